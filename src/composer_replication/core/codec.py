@@ -1,0 +1,252 @@
+"""How sessions, sites, hints and preferences lie on disk.
+
+`sessions.jsonl` holds each session as one header line followed by one line per turn, so it can be written and read
+in one pass and a long session never needs a second copy of its text:
+
+    {"session":{"schema":1,"id":"s1","num_turns":3,"authors":["human","claude-opus-4-5","environment"],...}}
+    ["u",0,["x","Fix the test"]]
+    ["a",1,["x","Let me look."],["c","toolu_1","Read",{"file_path":"a.py"}]]
+    ["t",2,["r",0,"import foo"]]
+
+A turn is [role, author, block...] with optional {"tag":...} at the end. Roles: s u a t. Blocks: x text, h thinking,
+c call, r result (the call's ordinal in the session, or its id where the call is not in the log), o opaque. The third
+field of "r" may be followed by true/false (is_error) and image types. Short keys keep the file within 1.1 times the
+text it stores (benchmarks/ingest.py prints the ratio).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from composer_replication.core.errors import DataError, SessionError
+from composer_replication.core.jsonl import atomic_writer, dumps, read_lines
+from composer_replication.core.site import Hint, Preference, Site
+from composer_replication.core.trace import (
+    Block,
+    Event,
+    Opaque,
+    Parent,
+    Role,
+    Sampled,
+    Segment,
+    Session,
+    SourceRef,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    Turn,
+)
+
+SCHEMA = 1
+_ROLE_TO_LETTER: dict[Role, str] = {"system": "s", "user": "u", "assistant": "a", "tool": "t"}
+_LETTER_TO_ROLE: dict[str, Role] = {letter: role for role, letter in _ROLE_TO_LETTER.items()}
+
+
+def _encode_block(block: Block, ordinals: dict[str, int]) -> list[Any]:
+    if isinstance(block, Text):
+        return ["x", block.text]
+    if isinstance(block, Thinking):
+        return ["h", block.text]
+    if isinstance(block, ToolCall):
+        ordinals.setdefault(block.id, len(ordinals))
+        return ["c", block.id, block.name, block.arguments]
+    if isinstance(block, ToolResult):
+        row: list[Any] = ["r", ordinals.get(block.call_id, block.call_id), block.text]
+        if block.is_error is not None or block.images:
+            row.append(block.is_error)
+        return [*row, *block.images]
+    return ["o", block.type, block.text]
+
+
+def _decode_block(row: list[Any], call_ids: dict[str, int], names: list[str]) -> Block:
+    """`call_ids` and `names` map call ids to ordinals and back; both grow with each call met."""
+    kind = row[0]
+    if kind == "x":
+        return Text(row[1])
+    if kind == "h":
+        return Thinking(row[1])
+    if kind == "c":
+        if row[1] not in call_ids:
+            call_ids[row[1]] = len(names)
+            names.append(row[1])
+        return ToolCall(row[1], row[2], row[3])
+    if kind == "r":
+        call_id = names[row[1]] if isinstance(row[1], int) else row[1]
+        return ToolResult(call_id, row[2], row[3] if len(row) > 3 else None, tuple(row[4:]))
+    if kind == "o":
+        return Opaque(row[1], row[2])
+    raise SessionError(f"unknown block letter {kind!r}", fix="the file is of a newer schema: upgrade composer-replication")
+
+
+def _encode_turn(turn: Turn, authors: dict[str | None, int], ordinals: dict[str, int]) -> list[Any]:
+    row: list[Any] = [_ROLE_TO_LETTER[turn.role], authors[turn.author], *(_encode_block(b, ordinals) for b in turn.blocks)]
+    extra: dict[str, Any] = {}
+    if turn.tag:
+        extra["tag"] = turn.tag
+    if turn.context_tokens:
+        extra["n"] = turn.context_tokens
+    if turn.sampled is not None:
+        extra["ids"], extra["logp"] = turn.sampled.ids, turn.sampled.logprobs
+    return [*row, extra] if extra else row
+
+
+def _decode_turn(row: list[Any], authors: list[str | None], call_ids: dict[str, int], names: list[str]) -> Turn:
+    extra: dict[str, Any] = row[-1] if isinstance(row[-1], dict) else {}
+    blocks = row[2:-1] if extra else row[2:]
+    return Turn(
+        role=_LETTER_TO_ROLE[row[0]],
+        author=authors[row[1]],
+        blocks=tuple(_decode_block(b, call_ids, names) for b in blocks),
+        tag=extra.get("tag", ""),
+        context_tokens=extra.get("n", 0),
+        sampled=Sampled(tuple(extra["ids"]), tuple(extra["logp"])) if "ids" in extra else None,
+    )
+
+
+def encode_session(session: Session) -> Iterator[str]:
+    """The lines of one session: a header, then one line per turn."""
+    authors = {author: i for i, author in enumerate(dict.fromkeys(t.author for t in session.turns))}
+    head: dict[str, Any] = {"schema": SCHEMA, "id": session.id, "num_turns": len(session.turns), "authors": list(authors)}
+    for field in dataclasses.fields(Session):
+        value = getattr(session, field.name)
+        if field.name in ("id", "turns") or value == field.default:
+            continue
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            value = _slim(value)
+        elif isinstance(value, tuple):
+            value = [_slim(item) for item in value]
+        head[field.name] = value
+    yield dumps({"session": head})
+    ordinals: dict[str, int] = {}
+    for turn in session.turns:
+        yield dumps(_encode_turn(turn, authors, ordinals))
+
+
+def _slim(value: Any) -> dict[str, Any]:
+    """A flat dataclass as a dictionary without the fields that hold their default."""
+    return {f.name: v for f in dataclasses.fields(value) if (v := getattr(value, f.name)) != f.default}
+
+
+def decode_session(header: dict[str, Any], rows: Iterable[list[Any]], *, where: str = "") -> Session:
+    """One session from its parsed header and turn lines; raises SessionError for another schema."""
+    head = dict(header["session"])
+    if head.pop("schema", None) != SCHEMA:
+        raise SessionError(f"schema {header['session'].get('schema')!r}, this version reads {SCHEMA}", where=where, fix="ingest again")
+    authors, num_turns = head.pop("authors"), head.pop("num_turns")
+    call_ids: dict[str, int] = {}
+    names: list[str] = []
+    turns = tuple(_decode_turn(row, authors, call_ids, names) for row in rows)
+    if len(turns) != num_turns:
+        raise SessionError(f"{len(turns)} turns, the header says {num_turns}", where=where, fix="the file is cut short: ingest again")
+    head["source"] = SourceRef(**{**head["source"], "versions": tuple(head["source"].get("versions", ()))})
+    head["segments"] = tuple(
+        Segment(start=s["start"], end=s["end"], context=tuple((a, b) for a, b in s.get("context", ())), cleared=tuple(s.get("cleared", ())))
+        for s in head["segments"]
+    )
+    head["tools"] = tuple(ToolSpec(**t) for t in head.get("tools", ()))
+    head["events"] = tuple(Event(**e) for e in head.get("events", ()))
+    if head.get("parent"):
+        head["parent"] = Parent(**{"call_id": None, **head["parent"]})
+    return Session(turns=turns, **head)
+
+
+def write_sessions(path: Path, sessions: Iterable[Session]) -> int:
+    """Write sessions one after the other, atomically, holding one at a time; returns how many."""
+    count = 0
+    with atomic_writer(path) as stream:
+        for count, session in enumerate(sessions, 1):
+            for line in encode_session(session):
+                stream.write(line + "\n")
+    return count
+
+
+def read_sessions(path: Path) -> Iterator[Session]:
+    """Sessions of a file, one at a time, in the order written."""
+    header: dict[str, Any] | None = None
+    rows: list[list[Any]] = []
+    start = 0
+    for number, value in read_lines(path):
+        if isinstance(value, dict) and "session" in value:
+            if header is not None:
+                yield decode_session(header, rows, where=f"{path}:{start}")
+            header, rows, start = value, [], number
+        elif header is None or not isinstance(value, list):
+            raise DataError("not a sessions file", where=f"{path}:{number}", fix="give a file written by `recompose ingest`")
+        else:
+            rows.append(value)
+    if header is not None:
+        yield decode_session(header, rows, where=f"{path}:{start}")
+
+
+def turn_to_json(turn: Turn) -> dict[str, Any]:
+    """One turn on its own, as it stands in sites, answers and pairs files.
+
+    >>> turn_to_json(Turn(role="assistant", author="m", blocks=(Text("hi"),)))
+    {'role': 'assistant', 'author': 'm', 'blocks': [['x', 'hi']]}
+    """
+    row: dict[str, Any] = {"role": turn.role, "author": turn.author, "blocks": [_encode_block(b, {}) for b in turn.blocks]}
+    return row | ({"tag": turn.tag} if turn.tag else {})
+
+
+def turn_from_json(value: dict[str, Any]) -> Turn:
+    """The inverse of `turn_to_json`; results name their call by id."""
+    try:
+        blocks = tuple(_decode_block(b, {}, []) for b in value["blocks"])
+        return Turn(role=value["role"], author=value.get("author"), blocks=blocks, tag=value.get("tag", ""))
+    except (KeyError, TypeError, IndexError) as error:
+        raise DataError(
+            f"not a turn: {error!r}", fix='a turn is {"role", "author", "blocks": [["x", text], ["c", id, name, arguments]]}'
+        ) from error
+
+
+def record_to_json(value: Site | Hint | Preference) -> dict[str, Any]:
+    """A site, hint or preference as a flat JSON object without default values; a site carries its id."""
+    row = _slim(value)
+    if isinstance(value, Preference):
+        row["chosen"] = turn_to_json(value.chosen)
+        if value.rejected is not None:
+            row["rejected"] = turn_to_json(value.rejected)
+    return {"id": value.id, **row} if isinstance(value, Site) else row
+
+
+def _typed(cls: type, value: dict[str, Any], where: str) -> dict[str, Any]:
+    known = {f.name for f in dataclasses.fields(cls)}
+    row = {k: tuple(v) if isinstance(v, list) else v for k, v in value.items() if k != "id" or "id" in known}
+    unknown = set(row) - known
+    if unknown:
+        raise DataError(f"unknown field {sorted(unknown)[0]!r} in a {cls.__name__}", where=where, fix=f"fields: {', '.join(sorted(known))}")
+    missing = [
+        f.name
+        for f in dataclasses.fields(cls)
+        if f.name not in row and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise DataError(f"a {cls.__name__} needs the field {missing[0]!r}", where=where)
+    return row
+
+
+def read_sites(path: Path) -> Iterator[Site]:
+    """Sites of a file; an unknown or missing field raises DataError with file and line."""
+    for number, value in read_lines(path):
+        yield Site(**_typed(Site, value, f"{path}:{number}"))
+
+
+def read_hints(path: Path) -> Iterator[Hint]:
+    """Hints of a file; an unknown or missing field raises DataError with file and line."""
+    for number, value in read_lines(path):
+        yield Hint(**_typed(Hint, value, f"{path}:{number}"))
+
+
+def read_preferences(path: Path) -> Iterator[Preference]:
+    """Preferences of a file; an unknown or missing field raises DataError with file and line."""
+    for number, value in read_lines(path):
+        row = _typed(Preference, value, f"{path}:{number}")
+        row["chosen"] = turn_from_json(row["chosen"])
+        if row.get("rejected") is not None:
+            row["rejected"] = turn_from_json(row["rejected"])
+        yield Preference(**row)

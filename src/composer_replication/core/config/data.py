@@ -1,0 +1,57 @@
+"""Settings of the torch-free stages: ingest, sites, hints."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from composer_replication.core.config.base import Settings
+
+
+class HeldOutSettings(Settings):
+    """What is kept out of training."""
+
+    by: Literal["session", "repository"] = "repository"
+    """Unit of the split; "repository" keeps all sessions of one repository together."""
+    fraction: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Share of units held out, chosen by hash."""
+
+
+class IngestSettings(Settings):
+    """Where logs lie and how they are read."""
+
+    logs: tuple[str, ...] = ()
+    """Files or folders; none = $CLAUDE_CONFIG_DIR/projects, else ~/.claude/projects."""
+    max_line_bytes: int = Field(default=64 * 2**20, gt=0)
+    """A longer line is counted as damaged and skipped, without being held in memory."""
+    redact: bool = True
+    """Remove secrets before anything is written."""
+    redact_words: tuple[str, ...] = ()
+    """Words of your own to remove as well, e.g. a customer's name."""
+    authors: tuple[str, ...] = ()
+    """Keep only sessions in which one of these models wrote (shell patterns, e.g. "claude-opus-*"); none = all."""
+
+
+class SitesSettings(Settings):
+    """How mistaken messages are found."""
+
+    detectors: tuple[str, ...] = ("tool_error", "repeated_call", "hidden_error", "failed_check")
+    """Names of built-in detectors, or "package.module:function" of your own."""
+    error_kind: str = ""
+    """"package.module:function" that names the kind of an error result; "" = the built-in table."""
+    site: Literal["cause", "recovery"] = "cause"
+    """"cause" = the mistaken message; "recovery" = the turn after the error (what the earlier framework trained)."""
+
+
+class HintsSettings(Settings):
+    """How hints are written."""
+
+    writers: dict[str, str] = Field(default_factory=dict)
+    """Kind of mistake -> name of a built-in writer or "package.module:function"; added to the built-in table."""
+    rules_file: str = ""
+    """Your own rules (CLAUDE.md, AGENTS.md); a rule that names the tool or kind of a mistake becomes its hint."""
+    max_words: int = Field(default=120, gt=0)
+    """A longer hint is refused."""
+    min_lift: float = 0.0
+    """Kinds whose lower bound of lift (nats per token) is not above this are marked as weak by the audit."""

@@ -1,0 +1,32 @@
+"""The whole configuration: one tree, one group per verb."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from composer_replication.core.config.base import Settings
+from composer_replication.core.config.data import HeldOutSettings, HintsSettings, IngestSettings, SitesSettings
+from composer_replication.core.config.student import StudentSettings
+from composer_replication.core.config.train import BuildSettings, TrainSettings
+
+
+class Config(Settings):
+    """Everything a run can be told; the defaults are a working laptop run.
+
+    >>> Config().train.hint.teacher
+    'frozen'
+    """
+
+    schema_version: Literal[1] = 1
+    """Version of this file's layout."""
+    seed: int = 7
+    """Every stage derives its own seed from this one."""
+    work_dir: str = "recompose"
+    """Folder in which every stage writes its artefact and runs/ stand."""
+    student: StudentSettings = StudentSettings()
+    held_out: HeldOutSettings = HeldOutSettings()
+    ingest: IngestSettings = IngestSettings()
+    sites: SitesSettings = SitesSettings()
+    hints: HintsSettings = HintsSettings()
+    build: BuildSettings = BuildSettings()
+    train: TrainSettings = TrainSettings()

@@ -1,0 +1,30 @@
+"""Settings of the model that is trained."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from composer_replication.core.config.base import Settings
+
+
+class LoraSettings(Settings):
+    """Low-rank adapters (needs peft); `rank = 0` trains all weights."""
+
+    rank: int = Field(default=0, ge=0)
+    """Rank of the adapters; 0 = off."""
+    alpha: int = Field(default=32, gt=0)
+    """Scale of the adapters (alpha / rank multiplies the update)."""
+
+
+class StudentSettings(Settings):
+    """Which causal language model is trained, and in what precision."""
+
+    model: str = "tiny"
+    """"tiny" (about 0.6M parameters, made here), a folder, or a hub name such as "Qwen/Qwen3-4B-Instruct-2507"."""
+    template: Literal["auto", "qwen2.5", "qwen3", "qwen3-thinking", "llama3"] = "auto"
+    """Chat-template family; "auto" recognises it from the tokenizer or checks the tokenizer's own template."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Precision of the weights."""
+    lora: LoraSettings = LoraSettings()

@@ -1,0 +1,79 @@
+"""Settings of build and train."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from composer_replication.core.config.base import Settings
+
+
+class BuildSettings(Settings):
+    """How sessions become token sequences."""
+
+    max_tokens: int = Field(default=4096, gt=0)
+    """Longest sequence; longer sessions are windowed around their sites, and nothing is cut at its end."""
+    target: Literal["message", "call"] = "message"
+    """What of the mistaken message is the hint channel's target: all of it, or only the failing call."""
+    authors: tuple[str, ...] = ()
+    """Only messages of these models enter lm_ce (shell patterns); none = all. Sites of other authors are left out too."""
+    pairs: str = ""
+    """A file of preferences (JSON lines), or "" for none."""
+
+
+class LmSettings(Settings):
+    """The policy channel on imported logs: masked cross-entropy, named lm_ce."""
+
+    weight: float = Field(default=1.0, ge=0.0)
+
+
+class HintSettings(Settings):
+    """The hint channel: divergence between the policy and the same model that saw the hint."""
+
+    weight: float = Field(default=1.0, ge=0.0)
+    divergence: Literal["kl(student, teacher)", "kl(teacher, student)", "jsd"] = "jsd"
+    beta: float = Field(default=0.5, gt=0.0, lt=1.0)
+    """Weight of the teacher in the mixture of jsd; not read by the two KLs."""
+    teacher: Literal["frozen", "live"] = "frozen"
+    """"frozen" = the weights at the start of the run; "live" = the current weights, without gradient."""
+    temperature: float = Field(default=1.0, gt=0.0)
+
+
+class PreferenceSettings(Settings):
+    """The preference channel: DPO on pairs."""
+
+    weight: float = Field(default=0.0, ge=0.0)
+    beta: float = Field(default=0.1, gt=0.0)
+    label_smoothing: float = Field(default=0.0, ge=0.0, lt=0.5)
+
+
+class TrainSettings(Settings):
+    """The reference trainer."""
+
+    steps: int = Field(default=20, gt=0)
+    batch_examples: int = Field(default=8, gt=0)
+    """Examples per optimiser step, over all ranks; pairs come on top in the same proportion."""
+    micro_tokens: int = Field(default=8192, gt=0)
+    """Most padded tokens in one forward; memory only, results do not depend on it."""
+    learning_rate: float = Field(default=1e-4, gt=0.0)
+    warmup_steps: int = Field(default=2, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0.0)
+    max_grad_norm: float = Field(default=1.0, gt=0.0)
+    balance: Literal["grad_norm", "none"] = "grad_norm"
+    """"grad_norm": each channel is divided by its running mean gradient norm, so weights are shares; "none": raw sums."""
+    lm_ce: LmSettings = LmSettings()
+    hint: HintSettings = HintSettings()
+    preference: PreferenceSettings = PreferenceSettings()
+    starved_steps: int = Field(default=10, gt=0)
+    """Stop with exit code 3 after so many steps in a row in which a weighted channel was starved or dead."""
+    grad_every: int = Field(default=10, gt=0)
+    """Every so many steps the gradient norm of each channel is taken over the parameters by a backward of its own."""
+    checkpoint_every: int = Field(default=10, gt=0)
+    keep_checkpoints: int = Field(default=3, gt=0)
+
+    @model_validator(mode="after")
+    def _some_channel(self) -> Self:
+        if self.lm_ce.weight == self.hint.weight == self.preference.weight == 0:
+            raise ValueError("every channel has weight 0: nothing would be trained; set lm_ce.weight, hint.weight or preference.weight")
+        return self

@@ -1,0 +1,91 @@
+"""Every error a user can meet, in one tree.
+
+    ComposerError
+    ├── ConfigError        (ValueError)    a setting that cannot be used
+    ├── DataError          (ValueError)    a file or record that cannot be used
+    │   ├── SessionError                   a Session that contradicts itself
+    │   ├── SiteError                      a Site or Hint that contradicts its Session
+    │   └── AlignmentError                 token views that do not line up
+    ├── RenderError        (ValueError)    a chat template that cannot be spanned
+    ├── MissingExtraError  (ImportError)   an optional dependency that is not installed
+    └── StoppedError       (RuntimeError)  a run that a health rule stopped
+
+Each says what happened, where, and what to do about it; the CLI prints the three apart.
+Each class also inherits the standard exception that a caller would expect to catch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+
+class ComposerError(Exception):
+    """An error with a remedy.
+
+    >>> error = ConfigError("unknown key 'wieght'", where="recompose.toml [train.hint]", fix="did you mean 'weight'?")
+    >>> print(error)
+    unknown key 'wieght' (at recompose.toml [train.hint]); did you mean 'weight'?
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
+        self.what, self.where, self.fix = what, where, fix
+        text = what
+        if where:
+            text += f" (at {where})"
+        if fix:
+            text += f"; {fix}"
+        super().__init__(text)
+
+
+class ConfigError(ComposerError, ValueError):
+    """A setting that cannot be used, e.g. an unknown key or a window smaller than a message."""
+
+
+class DataError(ComposerError, ValueError):
+    """A file or record that cannot be used, e.g. a sessions file of a newer schema."""
+
+
+class SessionError(DataError):
+    """A Session that contradicts itself, e.g. a segment that names a turn which does not exist."""
+
+
+class SiteError(DataError):
+    """A Site or Hint that contradicts its Session, e.g. evidence that is not later than the mistake."""
+
+
+class AlignmentError(DataError):
+    """Token views that do not line up, e.g. a teacher view that is not an insertion into the student's ids."""
+
+
+class RenderError(ComposerError, ValueError):
+    """A chat template that cannot be spanned; the message names the turn and shows both renderings."""
+
+
+class MissingExtraError(ComposerError, ImportError):
+    """An optional dependency that is not installed; the message holds the install line."""
+
+
+class StoppedError(ComposerError, RuntimeError):
+    """A run that a health rule stopped, e.g. a channel that was starved for too long (exit code 3)."""
+
+    exit_code = 3
+
+
+def need(module: str, *, extra: str) -> ModuleType:
+    """Import an optional dependency inside the function that uses it, or say how to install it.
+
+    >>> need("json", extra="train").dumps({})
+    '{}'
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        if error.name is not None and error.name.split(".")[0] != module.split(".")[0]:
+            raise  # the module is there, but something it needs is broken: do not blame the extra
+        raise MissingExtraError(
+            f"this needs the Python package {module.split('.')[0]!r}, which is not installed",
+            fix=f"run: pip install 'composer-replication[{extra}]'",
+        ) from error

@@ -1,0 +1,70 @@
+"""JSON lines: read with file and line in every error, write so that a reader never sees half a file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from composer_replication.core.errors import DataError
+
+
+def dumps(value: Any) -> str:
+    """Compact JSON that keeps non-ASCII text as it is; lone surrogates are escaped so that the file stays UTF-8.
+
+    >>> dumps({"a": "é"})
+    '{"a":"é"}'
+    """
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+    return text
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, Any]]:
+    """(line number from 1, parsed value) of every non-empty line; a bad line raises DataError with file and line."""
+    if not path.exists():
+        raise DataError(f"no file {path}", fix="run the verb that writes it first (recompose --help lists them in order)")
+    with path.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            if not line.strip():
+                continue
+            try:
+                yield number, json.loads(line)
+            except (json.JSONDecodeError, UnicodeDecodeError) as error:
+                raise DataError(
+                    f"line {number} is not JSON: {error}", where=f"{path}:{number}", fix="remove the line or write the file again"
+                ) from error
+
+
+@contextmanager
+def atomic_writer(path: Path) -> Iterator[TextIO]:
+    """Open a file for writing that appears at `path` only when the block ends without an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with scratch.open("w", encoding="utf-8", newline="\n") as stream:
+            yield stream
+        os.replace(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def write_lines(path: Path, values: Iterable[Any]) -> int:
+    """Write one JSON value a line, atomically; returns how many."""
+    count = 0
+    with atomic_writer(path) as stream:
+        for count, value in enumerate(values, 1):
+            stream.write(dumps(value) + "\n")
+    return count
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write one indented JSON value, atomically."""
+    with atomic_writer(path) as stream:
+        stream.write(json.dumps(value, ensure_ascii=False, indent=1) + "\n")

@@ -1,0 +1,105 @@
+"""Site, Hint, Answer, Preference: the mistaken message, what would have helped, and what others would have done.
+
+Example: session s1, turn 7 calls read_flie (call c1); turn 8 is its error result:
+    Site(session_id="s1", turn=7, call_id="c1", evidence=(8,), kind="unknown_tool", category="mistake", ...)
+    Hint(site_id="s1:7:c1", text="Reminder: available tools: read_file, ...", writer="available_tools", ...)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from composer_replication.core.errors import SiteError
+from composer_replication.core.trace import Session, Turn
+
+# Only "mistake" is trained on by default. The others look like errors in a log but are not the model's mistake:
+# a check that failed (a correct call; evidence about an earlier edit), a human's rejection or interrupt, the collateral
+# of a parallel sibling, a permission rule, the world (network, rate limit), and "recovery" - the turn after an error,
+# which exists only where a user asks for it.
+Category = Literal["mistake", "failed_check", "rejected", "interrupted", "sibling", "permission", "environment", "benign", "recovery"]
+CATEGORIES: tuple[str, ...] = get_args(Category)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """The mistaken message. `turn` is what was wrong, `evidence` is how we know; evidence is always later.
+
+    `call_id` names the failing call inside the message (None: the whole message). `tool` is that call's name.
+    `detail` is the shortest quote that shows the mistake. `flagged` = the log itself marked the result as an error.
+    Raises SiteError where evidence is not later than the mistake.
+    """
+
+    session_id: str
+    turn: int
+    kind: str
+    detector: str
+    evidence: tuple[int, ...]
+    category: Category = "mistake"
+    call_id: str | None = None
+    tool: str = ""
+    author: str | None = None
+    detail: str = ""
+    flagged: bool = False
+    file: str = ""
+    repository: str = ""
+
+    def __post_init__(self) -> None:
+        if self.category not in CATEGORIES:
+            raise SiteError(f"unknown category {self.category!r}", where=self.id, fix=f"use one of {', '.join(CATEGORIES)}")
+        early = [e for e in self.evidence if e <= self.turn]
+        if self.category != "recovery" and early:
+            raise SiteError(f"evidence at turn {early[0]} is not later than the mistake at turn {self.turn}", where=self.id)
+
+    @property
+    def id(self) -> str:
+        """Stable name, `session:turn:call`."""
+        return f"{self.session_id}:{self.turn}:{self.call_id or '-'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hint:
+    """A short text placed directly above the mistaken message, seen only by the teacher.
+
+    `knows` lists the hindsight it used, e.g. ("kind", "tools"); "kind" alone is what the error told, "later:..." names
+    anything taken from after the message. `overlap` is the share of the hint's words that stand in the target message.
+    """
+
+    site_id: str
+    text: str
+    writer: str
+    kind: str
+    knows: tuple[str, ...] = ()
+    num_words: int = 0
+    overlap: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What another model would have done at a site: its message, what it cost, and its family."""
+
+    site_id: str
+    teacher: str
+    family: str
+    turn: Turn
+    usd: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preference:
+    """At turn `turn` of a session, `chosen` is preferred to `rejected`; `rejected` None = the session's own turn.
+
+    Example: Preference(session_id="s1", turn=7, chosen=Turn(role="assistant", ...), teachers=("kimi", "glm"))
+    """
+
+    session_id: str
+    turn: int
+    chosen: Turn
+    rejected: Turn | None = None
+    site_id: str | None = None
+    teachers: tuple[str, ...] = ()
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+    def rejected_turn(self, session: Session) -> Turn:
+        """The rejected message: the one given, else the session's own."""
+        return self.rejected if self.rejected is not None else session.turns[self.turn]

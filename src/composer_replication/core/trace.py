@@ -1,0 +1,278 @@
+"""Session and Turn: what happened in one agent run, as facts.
+
+An imported log and a live rollout are the same type. A message is stored once; what the model had in view at a
+step is a *range* over the turns (`Segment`), never a copied prefix.
+
+Example: turns  0 human "fix it" · 1 assistant calls read(c1) · 2 tool result c1 · 3 assistant calls edit(c2) · ...
+    Session(turns=(t0, t1, t2, t3, ...), segments=(Segment(start=0, end=4),))
+    session.context(3) -> (t0, t1, t2)
+
+After a compaction the model sees only the summary (turn 40) and the messages that were preserved (36-39):
+    Segment(context=((36, 40),), start=40, end=90)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from composer_replication.core.errors import SessionError
+
+Role = Literal["system", "user", "assistant", "tool"]
+JSON = Any  # any value json.loads can return
+
+HUMAN, HARNESS, ENVIRONMENT = "human", "harness", "environment"
+CLEARED_TEXT = "[Old tool result content cleared]"
+INTERRUPT_PREFIX = "[Request interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Plain text, e.g. Text("Let me look.")."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """Reasoning text; "" where the log keeps only a signature, e.g. Thinking("The test imports foo...")."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call with parsed arguments, e.g. ToolCall("toolu_1", "Read", {"file_path": "a.py"})."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, JSON]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What the environment answered to one call.
+
+    `is_error` is None where the log does not say. `images` are media types of pictures that were not kept.
+    Example: ToolResult("toolu_1", "File does not exist.", is_error=True)
+    """
+
+    call_id: str
+    text: str
+    is_error: bool | None = None
+    images: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """A block of a type we do not interpret, kept as JSON text, e.g. Opaque("server_tool_use", '{"name": ...}')."""
+
+    type: str
+    text: str
+
+
+Block = Text | Thinking | ToolCall | ToolResult | Opaque
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The exact tokens our own student wrote for this turn, with their log-probs (same length).
+
+    Example: Sampled(ids=(5, 9, 2), logprobs=(-0.1, -1.2, -0.01))
+    """
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.ids) != len(self.logprobs):
+            raise SessionError(f"{len(self.ids)} sampled ids but {len(self.logprobs)} log-probs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One message.
+
+    `author` says who wrote it: a model id, "human", "harness" (text that the agent program injected),
+    "environment" (tool results), or None where the log does not say. `role` alone cannot tell these apart.
+    `tag` names the sort of injected message ("compact_summary", "command", "reminder", "interrupt", "hook", ...).
+    `context_tokens` is the prompt size the provider reported for an assistant message (0 = not reported).
+    Example: Turn(role="assistant", author="claude-opus-4-5", blocks=(Text("Look:"), ToolCall("c1", "Read", {...})))
+    """
+
+    role: Role
+    author: str | None
+    blocks: tuple[Block, ...]
+    tag: str = ""
+    context_tokens: int = 0
+    sampled: Sampled | None = None
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """The tool calls of this message, in order."""
+        return tuple(block for block in self.blocks if isinstance(block, ToolCall))
+
+    @property
+    def results(self) -> tuple[ToolResult, ...]:
+        """The tool results of this message, in order."""
+        return tuple(block for block in self.blocks if isinstance(block, ToolResult))
+
+    @property
+    def text(self) -> str:
+        """The text blocks joined by newlines; thinking, calls and results are not text."""
+        return "\n".join(block.text for block in self.blocks if isinstance(block, Text))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A stretch of turns [start, end) that the model wrote while its context began with the same earlier messages.
+
+    `context` are ranges [a, b) of earlier turns that stood before `start`; `cleared` are call ids whose results the
+    agent had removed from the context by then (micro-compaction), though the log still shows them.
+    Example: Segment(context=((0, 10),), start=20, end=31)  # turns 10-19 were rewound by the user
+    """
+
+    start: int
+    end: int
+    context: tuple[tuple[int, int], ...] = ()
+    cleared: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSpec:
+    """A tool on offer: name, description and JSON Schema of its arguments."""
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, JSON] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened which is not a message: after how many turns, to which call, and the words.
+
+    Kinds: "compaction", "microcompaction", "synthetic" (an assistant record no model wrote), "hook_blocked",
+    "api_error", "queued" (steering by the human in mid-turn).
+    Example: Event(kind="hook_blocked", turn=8, call_id="c3", text="type check failed: ...")
+    """
+
+    kind: str
+    turn: int
+    call_id: str | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceRef:
+    """Where a session came from, e.g. SourceRef(file="a.jsonl", sha256="5294...", format="claude_code")."""
+
+    file: str
+    sha256: str = ""
+    format: str = ""
+    versions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parent:
+    """The call that started a subagent, e.g. Parent(session_id="s1", call_id="toolu_9"); None = not recorded."""
+
+    session_id: str
+    call_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CallRef:
+    """A call with its place and its answer; `result` is None where the log holds none."""
+
+    turn: int
+    call: ToolCall
+    result_turn: int | None
+    result: ToolResult | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One agent run: turns in order, tools offered, and what was in context at each step.
+
+    `tools_origin`: "log" = the log held the schemas; "reconstructed" = inferred from the calls seen; "none".
+    `copied` = the first `copied` turns stand in another session too (resume or fork): context, never trained twice.
+    Raises SessionError if a segment or event names a turn that does not exist, or a result precedes its call.
+    """
+
+    id: str
+    source: SourceRef
+    turns: tuple[Turn, ...]
+    segments: tuple[Segment, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    tools_origin: Literal["log", "reconstructed", "none"] = "none"
+    events: tuple[Event, ...] = ()
+    parent: Parent | None = None
+    copied: int = 0
+    origin: Literal["trace", "student"] = "trace"
+    cwd: str = ""
+    repository: str = ""
+    started: str = ""
+    ended: str = ""
+    outcome: float | None = None
+
+    def __post_init__(self) -> None:
+        n, expected = len(self.turns), 0
+        for segment in self.segments:
+            if segment.start != expected or segment.end < segment.start or segment.end > n:
+                raise SessionError(f"segment {segment.start}-{segment.end} does not continue at turn {expected} of {n}", where=self.id)
+            expected = segment.end
+            last = 0
+            for a, b in segment.context:
+                if not (last <= a < b <= segment.start):
+                    raise SessionError(f"context range {a}-{b} of the segment at turn {segment.start} is out of order", where=self.id)
+                last = b
+        if expected != n:
+            raise SessionError(f"segments end at turn {expected}, but there are {n} turns", where=self.id)
+
+    def segment_of(self, turn: int) -> Segment:
+        """The segment in which a turn was written."""
+        for segment in self.segments:
+            if segment.start <= turn < segment.end:
+                return segment
+        raise SessionError(f"no turn {turn} (there are {len(self.turns)})", where=self.id)
+
+    def context_indices(self, turn: int) -> tuple[int, ...]:
+        """Indices of the turns the model had in view when `turn` was written, in order."""
+        segment = self.segment_of(turn)
+        before = [i for a, b in segment.context for i in range(a, b)]
+        return (*before, *range(segment.start, turn))
+
+    def seen(self, index: int, *, at: int) -> Turn:
+        """Turn `index` as it stood in the context of turn `at`: results cleared by then read as CLEARED_TEXT."""
+        turn, cleared = self.turns[index], self.segment_of(at).cleared
+        if not cleared or not any(r.call_id in cleared for r in turn.results):
+            return turn
+        blocks = tuple(replace(b, text=CLEARED_TEXT) if isinstance(b, ToolResult) and b.call_id in cleared else b for b in turn.blocks)
+        return replace(turn, blocks=blocks)
+
+    def context(self, turn: int) -> tuple[Turn, ...]:
+        """The messages the model had in view when `turn` was written; the turn itself is not among them."""
+        return tuple(self.seen(i, at=turn) for i in self.context_indices(turn))
+
+    def calls(self) -> dict[str, CallRef]:
+        """Every call by id, with its turn and its result, joined by call id (parallel calls do not confuse it)."""
+        made: dict[str, tuple[int, ToolCall]] = {}
+        answered: dict[str, tuple[int, ToolResult]] = {}
+        for index, turn in enumerate(self.turns):
+            for block in turn.blocks:
+                if isinstance(block, ToolCall):
+                    made.setdefault(block.id, (index, block))
+                elif isinstance(block, ToolResult):
+                    answered.setdefault(block.call_id, (index, block))
+        refs: dict[str, CallRef] = {}
+        for call_id, (index, call) in made.items():
+            result_turn, result = answered.get(call_id, (None, None))
+            refs[call_id] = CallRef(index, call, result_turn, result)
+        return refs
+
+    def assistant_turns(self) -> Iterator[tuple[int, Turn]]:
+        """(index, turn) of every message a model wrote, without those copied from another session."""
+        for index, turn in enumerate(self.turns):
+            if turn.role == "assistant" and index >= self.copied:
+                yield index, turn

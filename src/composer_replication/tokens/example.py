@@ -1,0 +1,243 @@
+"""TrainingExample, HintView, PreferencePair: token sequences whose views line up because they cannot be built otherwise.
+
+One session window with a mistake in A1 (P prompt, A assistant messages, E tool results, H the hint message):
+
+    ids       = P0 + A0 + E0 + [header] + A1 + E1 ...
+    trained   = the spans of A0, A2, ...            (never A1: the hint channel pushes away from it)
+    hints[0]  : at = position before A1's header, hint_ids = H, span = A1's tokens, end token included, header not
+    student   = ids[:span.end]
+    teacher   = ids[:at] + H + ids[at:span.end]     (an insertion and nothing else)
+
+Positions are indices into `ids`; a span (a, b) is half-open. The logits that predict token j stand at position j - 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from composer_replication.core.errors import AlignmentError
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnSpan:
+    """Where one message of the session stands in the ids: its whole rendering, and the part its author wrote.
+
+    `body` is what follows the generation prompt, end token included; for other roles than assistant it is empty.
+    Example: TurnSpan(turn=7, role="assistant", start=120, end=151, body=(123, 150), author="claude-opus-4-5")
+    """
+
+    turn: int
+    role: str
+    start: int
+    end: int
+    body: Span
+    author: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HintView:
+    """A second context for the same target ids: the hint inserted at `at`, above the message whose tokens are `span`.
+
+    `rendering` says how the template family wrote the hint: "message" (one of its own) or "appended" (to the message above).
+    `origin` says who sampled the target: "student" (on-policy) or "trace" (context distillation).
+    """
+
+    site_id: str
+    kind: str
+    at: int
+    hint_ids: tuple[int, ...]
+    span: Span
+    target_ids: tuple[int, ...]
+    rendering: Literal["message", "appended"] = "message"
+    origin: Literal["student", "trace"] = "trace"
+
+    def __post_init__(self) -> None:
+        a, b = self.span
+        if not 0 < self.at <= a < b:
+            raise AlignmentError(
+                f"the hint at {self.at} must stand above its target {a}-{b}, and something above the hint", where=self.site_id
+            )
+        if not self.hint_ids:
+            raise AlignmentError("an empty hint: the teacher would be the student", where=self.site_id)
+        if b - a != len(self.target_ids):
+            raise AlignmentError(f"the target span {a}-{b} does not hold {len(self.target_ids)} ids", where=self.site_id)
+
+    @classmethod
+    def from_renderings(
+        cls,
+        student_ids: Sequence[int],
+        teacher_ids: Sequence[int],
+        *,
+        span: Span,
+        at: int,
+        hint_text: str,
+        decode: Callable[[list[int]], str],
+        site_id: str,
+        kind: str,
+        rendering: Literal["message", "appended"] = "message",
+        origin: Literal["student", "trace"] = "trace",
+    ) -> Self:
+        """Build a view from two independent renderings; raises AlignmentError unless teacher is student with H inserted at `at`.
+
+        Both sequences end with the target. Example: student P+T, teacher P+H+T, span of T in the student, at = len(P).
+        """
+        a, b = span
+        if b != len(student_ids):
+            raise AlignmentError(f"the student must end with its target (length {len(student_ids)}, span {a}-{b})", where=site_id)
+        num_hint = len(teacher_ids) - len(student_ids)
+        student, teacher = list(student_ids), list(teacher_ids)
+        if num_hint <= 0 or teacher[:at] != student[:at] or teacher[at + num_hint :] != student[at:]:
+            raise AlignmentError(
+                "the teacher's ids are not the student's with one insertion",
+                where=site_id,
+                fix="the template rewrites what stands around a hint",
+            )
+        hint_ids = teacher[at : at + num_hint]
+        if hint_text.strip() not in decode(hint_ids):
+            raise AlignmentError(
+                "the hint's text is not in the inserted ids", where=site_id, fix="the template drops or rewrites a message there"
+            )
+        return cls(
+            site_id=site_id,
+            kind=kind,
+            at=at,
+            hint_ids=tuple(hint_ids),
+            span=span,
+            target_ids=tuple(student[a:b]),
+            rendering=rendering,
+            origin=origin,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingExample:
+    """One token sequence the student is scored on, with the spans of lm_ce and the views of the hint channel.
+
+    Raises AlignmentError where a span leaves the ids, a view's target is not what stands at its span, or lm_ce would train
+    a token of a target.
+    """
+
+    id: str
+    session_id: str
+    ids: tuple[int, ...]
+    trained: tuple[Span, ...] = ()
+    hints: tuple[HintView, ...] = ()
+    turns: tuple[TurnSpan, ...] = ()
+    origin: Literal["student", "trace"] = "trace"
+
+    def __post_init__(self) -> None:
+        n, last = len(self.ids), 0
+        for a, b in self.trained:
+            if not (last <= a < b <= n) or a == 0:
+                raise AlignmentError(f"trained span {a}-{b} is out of order, outside 1-{n}, or has nothing before it", where=self.id)
+            last = b
+        for view in self.hints:
+            a, b = view.span
+            if b > n or self.ids[a:b] != view.target_ids:
+                raise AlignmentError(f"the target of {view.site_id} is not what stands at {a}-{b}", where=self.id)
+            if any(a < d and c < b for c, d in self.trained):
+                raise AlignmentError(f"lm_ce would train on the mistaken message of {view.site_id}", where=self.id)
+
+    def student_ids(self, view: HintView) -> tuple[int, ...]:
+        """The student's context and the target; nothing after the target is needed."""
+        return self.ids[: view.span[1]]
+
+    def teacher_ids(self, view: HintView) -> tuple[int, ...]:
+        """The same with this view's hint inserted - and no other view's."""
+        return self.ids[: view.at] + view.hint_ids + self.ids[view.at : view.span[1]]
+
+    def teacher_span(self, view: HintView) -> Span:
+        """Where the target stands in `teacher_ids`."""
+        shift = len(view.hint_ids)
+        return view.span[0] + shift, view.span[1] + shift
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreferencePair:
+    """Two messages after one context: sequences are prefix + chosen and prefix + rejected, each with its end token.
+
+    Raises AlignmentError for an empty side or equal sides.
+    """
+
+    id: str
+    session_id: str
+    prefix_ids: tuple[int, ...]
+    chosen_ids: tuple[int, ...]
+    rejected_ids: tuple[int, ...]
+    site_id: str | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.prefix_ids and self.chosen_ids and self.rejected_ids):
+            raise AlignmentError("prefix, chosen and rejected must each hold at least one token", where=self.id)
+        if self.chosen_ids == self.rejected_ids:
+            raise AlignmentError("chosen and rejected are the same tokens", where=self.id)
+
+
+def example_to_json(example: TrainingExample) -> dict[str, Any]:
+    """A plain JSON object; the inverse is `example_from_json`."""
+    return {
+        "id": example.id,
+        "session_id": example.session_id,
+        "origin": example.origin,
+        "ids": example.ids,
+        "trained": example.trained,
+        "hints": [
+            {
+                "site_id": v.site_id,
+                "kind": v.kind,
+                "at": v.at,
+                "hint_ids": v.hint_ids,
+                "span": v.span,
+                "target_ids": v.target_ids,
+                "rendering": v.rendering,
+                "origin": v.origin,
+            }
+            for v in example.hints
+        ],
+        "turns": [[t.turn, t.role, t.start, t.end, t.body[0], t.body[1], t.author] for t in example.turns],
+    }
+
+
+def example_from_json(value: dict[str, Any]) -> TrainingExample:
+    """Read an example back; every check of the constructors runs again."""
+    try:
+        hints = tuple(
+            HintView(**{**v, "hint_ids": tuple(v["hint_ids"]), "span": tuple(v["span"]), "target_ids": tuple(v["target_ids"])})
+            for v in value["hints"]
+        )
+        turns = tuple(TurnSpan(turn=t[0], role=t[1], start=t[2], end=t[3], body=(t[4], t[5]), author=t[6]) for t in value["turns"])
+        return TrainingExample(
+            id=value["id"],
+            session_id=value["session_id"],
+            origin=value["origin"],
+            ids=tuple(value["ids"]),
+            trained=tuple((a, b) for a, b in value["trained"]),
+            hints=hints,
+            turns=turns,
+        )
+    except (KeyError, TypeError, IndexError) as error:
+        raise AlignmentError(f"not an example: {error!r}", where=str(value.get("id", "")), fix="run `recompose build` again") from error
+
+
+def pair_to_json(pair: PreferencePair) -> dict[str, Any]:
+    """A plain JSON object; the inverse is `pair_from_json`."""
+    return {
+        "id": pair.id,
+        "session_id": pair.session_id,
+        "site_id": pair.site_id,
+        "prefix_ids": pair.prefix_ids,
+        "chosen_ids": pair.chosen_ids,
+        "rejected_ids": pair.rejected_ids,
+    }
+
+
+def pair_from_json(value: dict[str, Any]) -> PreferencePair:
+    """Read a pair back; every check of the constructor runs again."""
+    try:
+        return PreferencePair(**{k: tuple(v) if isinstance(v, list) else v for k, v in value.items()})
+    except TypeError as error:
+        raise AlignmentError(f"not a pair: {error!r}", where=str(value.get("id", "")), fix="run `recompose build` again") from error
