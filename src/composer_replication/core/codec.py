@@ -159,7 +159,8 @@ def write_sessions(path: Path, sessions: Iterable[Session]) -> int:
     """Write sessions one after the other, atomically, holding one at a time; returns how many."""
     count = 0
     with atomic_writer(path) as stream:
-        for count, session in enumerate(sessions, 1):
+        for session in sessions:
+            count += 1
             for line in encode_session(session):
                 stream.write(line + "\n")
     return count

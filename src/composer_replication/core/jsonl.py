@@ -59,7 +59,8 @@ def write_lines(path: Path, values: Iterable[Any]) -> int:
     """Write one JSON value a line, atomically; returns how many."""
     count = 0
     with atomic_writer(path) as stream:
-        for count, value in enumerate(values, 1):
+        for value in values:
+            count += 1
             stream.write(dumps(value) + "\n")
     return count
 

@@ -238,6 +238,13 @@ def pair_to_json(pair: PreferencePair) -> dict[str, Any]:
 def pair_from_json(value: dict[str, Any]) -> PreferencePair:
     """Read a pair back; every check of the constructor runs again."""
     try:
-        return PreferencePair(**{k: tuple(v) if isinstance(v, list) else v for k, v in value.items()})
-    except TypeError as error:
+        return PreferencePair(
+            id=value["id"],
+            session_id=value["session_id"],
+            site_id=value.get("site_id"),
+            prefix_ids=tuple(value["prefix_ids"]),
+            chosen_ids=tuple(value["chosen_ids"]),
+            rejected_ids=tuple(value["rejected_ids"]),
+        )
+    except (KeyError, TypeError) as error:
         raise AlignmentError(f"not a pair: {error!r}", where=str(value.get("id", "")), fix="run `recompose build` again") from error
