@@ -133,7 +133,14 @@ def _slim(value: Any) -> dict[str, Any]:
 
 
 def decode_session(header: dict[str, Any], rows: Iterable[list[Any]], *, where: str = "") -> Session:
-    """One session from its parsed header and turn lines; raises SessionError for another schema."""
+    """One session from its parsed header and turn lines; raises SessionError for another schema or a damaged line."""
+    try:
+        return _decode_session(header, rows, where)
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise SessionError(f"not a session: {error!r}", where=where, fix="the file is damaged: ingest again") from error
+
+
+def _decode_session(header: dict[str, Any], rows: Iterable[list[Any]], where: str) -> Session:
     head = dict(header["session"])
     if head.pop("schema", None) != SCHEMA:
         raise SessionError(f"schema {header['session'].get('schema')!r}, this version reads {SCHEMA}", where=where, fix="ingest again")

@@ -1,0 +1,277 @@
+"""Settings from TOML files and dotted flags: defaults < file(s) left to right < flags.
+
+    load_config([Path("recompose.toml")], flags={"train.hint.weight": "0.3"}, start=Path.cwd())
+
+Every problem names its file and line (or flag), and an unknown key is answered with the nearest known one.
+Paths in a file are relative to that file; paths in a flag are relative to the current folder.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_origin
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from composer_replication.core.config.base import Settings
+from composer_replication.core.config.root import Config
+from composer_replication.core.errors import ConfigError
+from composer_replication.core.redact import Redactor
+
+FILE_NAME = "recompose.toml"
+PATH_KEYS = ("work_dir", "ingest.logs", "hints.rules_file", "build.pairs")  # values that are paths, or lists of them
+_SECRET_KEY = re.compile(r"(api_?key|token|secret|passw(or)?d|credential)s?$", re.IGNORECASE)
+_HEADER = re.compile(r"^\s*\[\[?\s*([^\]]+?)\s*\]\]?")
+_KEY = re.compile(r"""^\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*=""")
+
+Key = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedConfig:
+    """A validated configuration and where it came from; `base` is the folder that relative defaults hang from."""
+
+    config: Config
+    files: tuple[Path, ...]
+    base: Path
+
+    @property
+    def work_dir(self) -> Path:
+        """The work folder as a path, e.g. /home/me/project/recompose."""
+        return self.base / Path(self.config.work_dir).expanduser()
+
+
+def find_config(start: Path) -> Path | None:
+    """The nearest recompose.toml at or above a folder, or None.
+
+    Example: find_config(Path("/home/me/project/src")) -> Path("/home/me/project/recompose.toml")
+    """
+    for folder in (start, *start.parents):
+        if (folder / FILE_NAME).is_file():
+            return folder / FILE_NAME
+    return None
+
+
+def field_at(key: Key) -> FieldInfo | None:
+    """The field that a dotted key names, or None; groups are fields too.
+
+    >>> field_at(("train", "hint", "weight")).annotation
+    <class 'float'>
+    """
+    group: type[Settings] = Config
+    for i, part in enumerate(key):
+        field = group.model_fields.get(part)
+        if field is None or i == len(key) - 1:
+            return field
+        inner = field.annotation
+        if not (isinstance(inner, type) and issubclass(inner, Settings)):
+            return None
+        group = inner
+    return None
+
+
+def walk_fields(group: type[Settings] = Config, prefix: Key = ()) -> Iterator[tuple[Key, FieldInfo]]:
+    """(dotted key, field) of every setting that is not a group, in the order of the classes."""
+    for name, field in group.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, Settings):
+            yield from walk_fields(inner, (*prefix, name))
+        else:
+            yield (*prefix, name), field
+
+
+def load_config(files: Sequence[Path] = (), *, flags: Mapping[str, str] | None = None, start: Path) -> LoadedConfig:
+    """Read, merge and validate; with no file, recompose.toml is looked for at and above `start`.
+
+    Raises ConfigError naming the file and line, or the flag, of every setting that cannot be used.
+    """
+    paths = [p if p.is_absolute() else start / p for p in files]
+    if not paths and (found := find_config(start)) is not None:
+        paths = [found]
+    merged: dict[str, Any] = {}
+    origins: dict[Key, str] = {}
+    for path in paths:
+        tree, lines = _read_toml(path)
+        _check_keys(tree, lines, path)
+        _anchor_paths(tree, path.parent)
+        _merge(merged, tree)
+        origins.update({key: f"{path}:{line}  [{'.'.join(key[:-1])}]" if key[:-1] else f"{path}:{line}" for key, line in lines.items()})
+    for dotted, text in (flags or {}).items():
+        key = tuple(dotted.replace("-", "_").split("."))
+        tree = _flag_tree(key, text)
+        _anchor_paths(tree, start)
+        _merge(merged, tree)
+        origins[key] = f"--{dotted}"
+    return LoadedConfig(config=_validate(merged, origins), files=tuple(paths), base=paths[0].parent if paths else start)
+
+
+def _read_toml(path: Path) -> tuple[dict[str, Any], dict[Key, int]]:
+    """The parsed file, and the line on which each key stands."""
+    try:
+        text = path.read_text("utf-8")
+        return tomllib.loads(text), _line_numbers(text)
+    except FileNotFoundError as error:
+        raise ConfigError(f"no config file {path}", fix="give the path of a TOML file, or write one: recompose init") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"not UTF-8 text: {error}", where=str(path), fix="save the file as UTF-8") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read the config file: {error.strerror}", where=str(path)) from error
+    except tomllib.TOMLDecodeError as error:
+        line = re.search(r"line (\d+)", str(error))
+        where = f"{path}:{line.group(1)}" if line else str(path)
+        raise ConfigError(f"not valid TOML: {error}", where=where, fix="text needs quotes, lists brackets: key = ['a']") from error
+
+
+def _line_numbers(text: str) -> dict[Key, int]:
+    """Lines of keys and table headers; a key inside an inline table is found by the key that holds the table."""
+    lines: dict[Key, int] = {}
+    table: Key = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := _HEADER.match(line):
+            table = _parts(header.group(1))
+            lines.setdefault(table, number)
+        elif key := _KEY.match(line):
+            lines.setdefault((*table, *_parts(key.group(1))), number)
+    return lines
+
+
+def _parts(dotted: str) -> Key:
+    return tuple(part.strip().strip("\"'") for part in re.findall(r"""[\w-]+|"[^"]*"|'[^']*'""", dotted))
+
+
+def _nearest(key: Key, table: Mapping[Key, Any]) -> Any:
+    """The entry of the longest prefix of a key, or None."""
+    return next((table[key[:n]] for n in range(len(key), 0, -1) if key[:n] in table), None)
+
+
+def _check_keys(tree: Mapping[str, Any], lines: Mapping[Key, int], path: Path, group: type[Settings] = Config, prefix: Key = ()) -> None:
+    """Refuse unknown keys and secrets of one file, before anything is merged."""
+    for name, value in tree.items():
+        key = (*prefix, name)
+        line = _nearest(key, lines)
+        where = f"{path}:{line}" if line else str(path)
+        if prefix:
+            where += f"  [{'.'.join(prefix)}]"
+        field = group.model_fields.get(name)
+        if (field is None and _SECRET_KEY.search(name)) or any(map(_is_secret, _strings(value))):
+            fix = "take it out and give it as an environment variable"
+            raise ConfigError(f"a secret in a config file ({'.'.join(key)})", where=where, fix=fix)
+        if field is None:
+            raise _unknown(key, group, where=where)
+        inner = field.annotation
+        if isinstance(value, dict) and isinstance(inner, type) and issubclass(inner, Settings):
+            _check_keys(value, lines, path, inner, key)
+
+
+def _is_secret(text: str) -> bool:
+    """Whether a redactor would remove something from the text; an address of e-mail is no secret of a settings file."""
+    redactor = Redactor()
+    redactor.text(text)
+    return bool(set(redactor.counts) - {"email"})
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings(item)
+
+
+def _unknown(key: Key, group: type[Settings], *, where: str) -> ConfigError:
+    """The error for a key that does not exist: the nearest key of its group, else of the whole tree, and the keys here."""
+    table, here = ".".join(key[:-1]), list(group.model_fields)
+    near = difflib.get_close_matches(key[-1], here, n=1)
+    if not near:
+        near = difflib.get_close_matches(".".join(key), [".".join(k) for k, _ in walk_fields()], n=1, cutoff=0.75)
+    guess = f'did you mean "{near[0]}"?\n' if near else ""
+    return ConfigError(
+        f'unknown key "{key[-1]}"' + (f" in [{table}]" if table else ""),
+        where=where,
+        fix=f"{guess}keys here: {', '.join(here)}",
+    )
+
+
+def _flag_tree(key: Key, text: str) -> dict[str, Any]:
+    """`{"train": {"steps": 3}}` for the flag --train.steps 3; raises ConfigError for a flag that names no setting."""
+    group: type[Settings] = Config
+    for i, part in enumerate(key):
+        field = group.model_fields.get(part)
+        if field is None:
+            raise _unknown(key[: i + 1], group, where=f"--{'.'.join(key)}")
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, Settings):
+            group = inner
+        elif i < len(key) - 1:
+            raise ConfigError(f"{'.'.join(key[: i + 1])} holds a value, not a group", where=f"--{'.'.join(key)}")
+    value: Any = _flag_value(text, field_at(key))
+    for part in reversed(key):
+        value = {part: value}
+    return value
+
+
+def _flag_value(text: str, field: FieldInfo | None) -> Any:
+    """The text of a flag as a value: strings as they stand, lists by comma or as TOML, the rest as TOML."""
+    annotation = field.annotation if field is not None else str
+    if annotation is str:
+        return text
+    if get_origin(annotation) is tuple and not text.lstrip().startswith("["):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _anchor_paths(tree: dict[str, Any], base: Path) -> None:
+    """Make the relative paths of one source absolute, in place."""
+    for dotted in PATH_KEYS:
+        *groups, name = dotted.split(".")
+        node: Any = tree
+        for part in groups:
+            node = node.get(part) if isinstance(node, dict) else None
+        value = node.get(name) if isinstance(node, dict) else None
+        if isinstance(value, str) and value:
+            node[name] = str(base / Path(value).expanduser())
+        elif isinstance(value, list):
+            node[name] = [str(base / Path(v).expanduser()) if isinstance(v, str) else v for v in value]
+    student = tree.get("student")
+    model = student.get("model") if isinstance(student, dict) else None
+    if isinstance(student, dict) and isinstance(model, str) and model.startswith((".", "~")):  # a folder, not a hub name
+        student["model"] = str(base / Path(model).expanduser())
+
+
+def _merge(into: dict[str, Any], tree: Mapping[str, Any]) -> None:
+    """Lay one tree over another; lists and values replace."""
+    for name, value in tree.items():
+        if isinstance(value, dict) and isinstance(into.get(name), dict):
+            _merge(into[name], value)
+        else:
+            into[name] = value
+
+
+def _validate(tree: dict[str, Any], origins: Mapping[Key, str]) -> Config:
+    """The tree as settings; raises ConfigError with one line per value that does not fit."""
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        problems = error.errors()
+    told: list[str] = []
+    first = ""
+    for problem in problems:
+        key = tuple(str(part) for part in problem["loc"])
+        where = _nearest(key, origins) or ".".join(key)
+        message = problem["msg"].removeprefix("Value error, ")
+        given = problem["input"]
+        shown = f", not {given!r}" if not isinstance(given, (dict, Settings)) else ""
+        told.append(f"{'.'.join(key)}: {message}{shown}" + (f"  ({where})" if told else ""))
+        first = first or where
+    field = field_at(tuple(str(p) for p in problems[0]["loc"]))
+    fix = " ".join((field.description or "").split()) if field is not None else ""
+    raise ConfigError("\n".join(told), where=first, fix=fix)

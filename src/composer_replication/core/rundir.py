@@ -1,0 +1,303 @@
+"""The run directory: one folder per run, every path built here, readable while the run goes on.
+
+    runs/2026-11-20-a1/                 never shared, never overwritten; runs/latest -> here
+      run.json                          id, state (running|done|stopped:...|crashed), versions, host, seed, attempts
+      resolved.json    command.txt      the settings that ran; how to run them again
+      metrics.jsonl    events.jsonl     one line a step; things that happened (starved, checkpoint, resume)
+      data/manifest.json                inputs: path, sha256, rows
+      tokens/                           per-token log-probs of a few watched sites
+      checkpoints/step_000040/          weights and trainer state      logs/attempt_1.log   one per launch
+
+Lines are appended whole, files are replaced atomically. A step that ran again after a kill has two metric lines; the later counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import string
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from composer_replication.core.errors import DataError, StoppedError
+from composer_replication.core.jsonl import atomic_writer, dumps, write_json
+
+LATEST = "latest"
+_PACKAGES = ("composer-replication", "torch", "transformers", "accelerate", "peft", "pydantic")
+_STEP = re.compile(r"step_(\d{6,})\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """One run's folder.
+
+    >>> run = RunDir(Path("runs/2026-11-20-a"))
+    >>> run.checkpoint(40).as_posix()
+    'runs/2026-11-20-a/checkpoints/step_000040'
+    """
+
+    path: Path
+
+    @property
+    def run_json(self) -> Path:
+        """State and provenance."""
+        return self.path / "run.json"
+
+    @property
+    def resolved_json(self) -> Path:
+        """The settings that ran."""
+        return self.path / "resolved.json"
+
+    @property
+    def command_txt(self) -> Path:
+        """How to run it again."""
+        return self.path / "command.txt"
+
+    @property
+    def metrics_jsonl(self) -> Path:
+        """One line a step."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def events_jsonl(self) -> Path:
+        """Things that happened."""
+        return self.path / "events.jsonl"
+
+    @property
+    def manifest_json(self) -> Path:
+        """The inputs."""
+        return self.path / "data" / "manifest.json"
+
+    @property
+    def checkpoints_dir(self) -> Path:
+        """Holds one folder per kept checkpoint."""
+        return self.path / "checkpoints"
+
+    def checkpoint(self, step: int) -> Path:
+        """The folder of one checkpoint; the number is that of steps taken."""
+        return self.checkpoints_dir / f"step_{step:06d}"
+
+    def tokens(self, step: int) -> Path:
+        """Per-token log-probs of the watched sites after `step` steps."""
+        return self.path / "tokens" / f"step_{step:06d}.json"
+
+    def log(self, attempt: int) -> Path:
+        """The log of one launch, counted from 1."""
+        return self.path / "logs" / f"attempt_{attempt}.log"
+
+    def checkpoints(self) -> list[tuple[int, Path]]:
+        """(steps, folder) of every complete checkpoint, oldest first."""
+        if not self.checkpoints_dir.is_dir():
+            return []
+        found = [(int(m[1]), p) for p in self.checkpoints_dir.iterdir() if (m := _STEP.match(p.name)) and p.is_dir()]
+        return sorted(found)
+
+    def info(self) -> dict[str, Any]:
+        """What run.json says."""
+        if not self.run_json.exists():
+            raise DataError("not a run directory: no run.json", where=str(self.path), fix="give a folder under runs/")
+        return json.loads(self.run_json.read_text(encoding="utf-8"))
+
+    def resolved(self) -> dict[str, Any]:
+        """The settings that ran, as a plain dictionary."""
+        return json.loads(self.resolved_json.read_text(encoding="utf-8"))
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """One dictionary per step, in order; of a step that ran twice the later. A line still being written is left out."""
+        return [line for _, line in sorted({line["step"]: line for line in _whole_lines(self.metrics_jsonl)}.items())]
+
+    def events(self) -> list[dict[str, Any]]:
+        """Every event, in the order in which they happened."""
+        return list(_whole_lines(self.events_jsonl))
+
+    def add_metrics(self, line: Mapping[str, Any]) -> None:
+        """Append one step's line; it must hold "step"."""
+        _append(self.metrics_jsonl, {"t": _now(), **line})
+
+    def add_event(self, kind: str, **facts: Any) -> dict[str, Any]:
+        """Append one event, e.g. add_event("starved", step=3, channel="hint"); returns it."""
+        event = {"t": _now(), "kind": kind, **facts}
+        _append(self.events_jsonl, event)
+        return event
+
+    def add_log(self, text: str, *, attempt: int) -> None:
+        """Append one line to the log of a launch."""
+        path = self.log(attempt)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _append_text(path, f"{_now()} {text}\n")
+
+    def update(self, **facts: Any) -> None:
+        """Change fields of run.json, atomically."""
+        write_json(self.run_json, {**self.info(), **facts})
+
+    @contextmanager
+    def attempt(self) -> Iterator[int]:
+        """One launch of the run: state "running" inside, afterwards "done", "stopped:..." or "crashed"; yields its number from 1.
+
+        Torn last lines that a killed launch left are removed first, and the removal is an event.
+        """
+        number = int(self.info().get("attempts", 0)) + 1
+        self.update(state="running", attempts=number, pid=os.getpid(), ended=None)
+        for path in (self.metrics_jsonl, self.events_jsonl):
+            if removed := _drop_torn_line(path):
+                self.add_event("torn_line", file=path.name, bytes=removed)
+        state = "crashed"
+        try:
+            yield number
+            state = "done"
+        except StoppedError as error:
+            state = f"stopped:{error.where or 'health'}"
+            self.add_event("stopped", reason=error.what, where=error.where)
+            raise
+        except KeyboardInterrupt:
+            state = "stopped:interrupted"
+            raise
+        finally:
+            self.update(state=state, ended=_now())
+
+
+def create_run(
+    runs: Path, *, resolved: Mapping[str, Any], command: str, seed: int, inputs: Iterable[tuple[Path, int]] = (), name: str = ""
+) -> RunDir:
+    """Make a new run folder under `runs` and point runs/latest at it; raises DataError if `name` is taken.
+
+    Without a name the folder is called by the date and a letter: 2026-11-20-a, -b, ... `inputs` are (file, rows).
+    """
+    runs.mkdir(parents=True, exist_ok=True)
+    path = _claim(runs, name)
+    run = RunDir(path)
+    write_json(run.resolved_json, dict(resolved))
+    with atomic_writer(run.command_txt) as stream:
+        stream.write(command.rstrip("\n") + "\n")
+    write_json(run.manifest_json, {"inputs": [{"path": str(p), "sha256": sha256_of(p), "rows": rows} for p, rows in inputs]})
+    write_json(
+        run.run_json,
+        {"id": path.name, "state": "created", "seed": seed, "started": _now(), "ended": None, "attempts": 0, **_provenance()},
+    )
+    _point_latest(runs, path.name)
+    return run
+
+
+def open_run(path: Path) -> RunDir:
+    """An existing run by folder; `runs/latest` works too. Raises DataError where there is none."""
+    path = path.resolve()
+    if path.name == LATEST and path.is_file():  # written where links cannot be made
+        path = path.parent / path.read_text(encoding="utf-8").strip()
+    run = RunDir(path)
+    run.info()
+    return run
+
+
+def sha256_of(path: Path) -> str:
+    """Hash of a file's bytes, or of the names and bytes of all files of a folder."""
+    digest = hashlib.sha256()
+    for file in sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]:
+        if path.is_dir():
+            digest.update(file.relative_to(path).as_posix().encode("utf-8", "surrogateescape") + b"\0")
+        with file.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def diff_settings(old: Mapping[str, Any], new: Mapping[str, Any], *, prefix: str = "") -> list[str]:
+    """Settings that differ, one line each.
+
+    >>> diff_settings({"train": {"steps": 20}}, {"train": {"steps": 40}})
+    ['train.steps: 20 -> 40']
+    """
+    lines: list[str] = []
+    for key in sorted({*old, *new}):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            lines += diff_settings(a, b, prefix=f"{prefix}{key}.")
+        elif a != b:
+            lines.append(f"{prefix}{key}: {json.dumps(a)} -> {json.dumps(b)}")
+    return lines
+
+
+def _claim(runs: Path, name: str) -> Path:
+    """Create the folder; mkdir decides between two runs that start at once."""
+    if name:
+        if name == LATEST or Path(name).name != name:
+            raise DataError(f"{name!r} cannot be the name of a run", fix="use letters, digits, '-' and '_'")
+        try:
+            (runs / name).mkdir()
+        except FileExistsError as error:
+            raise DataError(f"the run {name!r} exists already", where=str(runs), fix="choose another name, or resume it") from error
+        return runs / name
+    day, letters = datetime.now().strftime("%Y-%m-%d"), string.ascii_lowercase
+    for suffix in (*letters, *(a + b for a in letters for b in letters)):
+        try:
+            (runs / f"{day}-{suffix}").mkdir()
+            return runs / f"{day}-{suffix}"
+        except FileExistsError:
+            continue
+    raise DataError(f"{len(letters) * 27} runs of today stand in {runs} already", fix="give this one a name")
+
+
+def _point_latest(runs: Path, name: str) -> None:
+    """runs/latest is a link; where links cannot be made, a file that holds the name."""
+    link, scratch = runs / LATEST, runs / f".{LATEST}.{os.getpid()}.part"
+    scratch.unlink(missing_ok=True)
+    if link.is_dir() and not link.is_symlink():
+        raise DataError("a folder stands where the link 'latest' belongs", where=str(link), fix="move it away")
+    try:
+        scratch.symlink_to(name, target_is_directory=True)
+    except OSError:
+        scratch.write_text(name + "\n", encoding="utf-8")
+    os.replace(scratch, link)
+
+
+def _provenance() -> dict[str, Any]:
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {"host": platform.node(), "platform": platform.platform(), "cpus": os.cpu_count(), "versions": versions}
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _append(path: Path, value: Mapping[str, Any]) -> None:
+    _append_text(path, dumps(dict(value)) + "\n")
+
+
+def _append_text(path: Path, text: str) -> None:
+    """One write of whole lines: a reader, or a second writer, never sees a mixture."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(descriptor, text.encode("utf-8"))
+    finally:
+        os.close(descriptor)
+
+
+def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
+    if not path.exists():
+        return
+    raw = path.read_bytes()
+    for line in raw[: raw.rfind(b"\n") + 1].splitlines():
+        yield json.loads(line)
+
+
+def _drop_torn_line(path: Path) -> int:
+    """Cut what follows the last newline; returns how many bytes."""
+    if not path.exists():
+        return 0
+    raw = path.read_bytes()
+    torn = len(raw) - (raw.rfind(b"\n") + 1)
+    if torn:
+        os.truncate(path, len(raw) - torn)
+    return torn

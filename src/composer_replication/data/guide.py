@@ -1,0 +1,139 @@
+"""`ClaudeCodeIngester` and `claude_states_to_trace_examples`, as the earlier public framework's guide names them.
+
+    sessions = ClaudeCodeIngester().ingest("~/.claude/projects")
+    examples = claude_states_to_trace_examples(sessions.to_states())
+
+What differs: the marked message is the mistaken one, found by call id; `site="recovery"` gives the guide's choice, with a warning.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from composer_replication.core.config.data import IngestSettings, SitesSettings
+from composer_replication.core.guide import TraceExample, TraceState, TraceTurn
+from composer_replication.core.redact import Redactor
+from composer_replication.core.trace import Segment, Session, SourceRef, Text, ToolCall, ToolResult, Turn
+from composer_replication.data.ingestion.claude_code import ingest
+from composer_replication.data.ingestion.find import find_logs
+from composer_replication.data.sites.find import find_sites
+
+TRAINED = ("mistake", "recovery")
+
+
+@dataclass(frozen=True, slots=True)
+class IngestedSessions:
+    """Sessions that are read as they are asked for; can be walked more than once."""
+
+    paths: tuple[str, ...]
+    settings: IngestSettings
+
+    def __iter__(self) -> Iterator[Session]:
+        redactor = Redactor(words=self.settings.redact_words) if self.settings.redact else None
+        for result in ingest(find_logs(self.paths), settings=self.settings, redactor=redactor):
+            yield from result.sessions
+
+    def to_states(self) -> Iterator[TraceState]:
+        """One state per message a model wrote, lazily; messages that two states share are the same objects."""
+        for session in self:
+            yield from session_states(session)
+
+
+class ClaudeCodeIngester:
+    """Reads Claude Code logs, e.g. list(ClaudeCodeIngester().ingest("logs/"))[0].turns."""
+
+    def __init__(self, settings: IngestSettings | None = None) -> None:
+        self.settings = settings or IngestSettings()
+
+    def ingest(self, path: str | Path) -> IngestedSessions:
+        """The sessions of a file or folder, redacted; `.to_states()` gives the guide's states."""
+        return IngestedSessions((str(path),), self.settings)
+
+
+def session_states(session: Session) -> Iterator[TraceState]:
+    """The guide's states of one session: the context in view, and the message written, for every message of a model."""
+    for segment in session.segments:
+        context = session.context(segment.start) if segment.start < segment.end else ()
+        before = [message for turn in context for message in _chat(turn)]
+        for index in range(segment.start, segment.end):
+            turn = session.turns[index]
+            messages = _chat(turn)
+            if turn.role == "assistant" and index >= session.copied and messages:
+                yield TraceState(f"{session.id}:{index}", list(before), messages[0])
+            before += messages
+
+
+def _chat(turn: Turn) -> list[dict[str, Any]]:
+    if turn.role == "assistant":
+        calls = [{"id": c.id, "type": "function", "function": {"name": c.name, "arguments": json.dumps(c.arguments)}} for c in turn.calls]
+        message: dict[str, Any] = {"role": "assistant", "content": turn.text}
+        return [message | ({"tool_calls": calls} if calls else {})]
+    results = [{"role": "tool", "tool_call_id": r.call_id, "content": r.text, "is_error": r.is_error} for r in turn.results]
+    return results + ([{"role": turn.role, "content": turn.text}] if turn.text else [])
+
+
+def claude_states_to_trace_examples(
+    states: Iterable[TraceState],
+    *,
+    error_kind_fn: Callable[[str], str | None] | None = None,
+    final_reward: float = 0.0,
+    site: Literal["cause", "recovery"] = "cause",
+) -> Iterator[TraceExample]:
+    """One example per conversation, its mistaken messages marked.
+
+    States that continue one another are one conversation; a compaction or a rewind begins another. `error_kind_fn` is given the text
+    of an error and may rename its kind; None from it leaves the message unmarked. It cannot turn a rejection or a failed check into a
+    mistake. `site="recovery"` marks the turn after the error instead, and warns.
+    """
+    for name, messages in _conversations(states):
+        yield _example(name, messages, error_kind_fn, final_reward, site)
+
+
+def _conversations(states: Iterable[TraceState]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    name, messages = "", list[dict[str, Any]]()
+    for state in states:
+        # Shared messages are the same objects, so this comparison does not read their text again.
+        if not messages or state.messages[: len(messages)] != messages:
+            if messages:
+                yield name, messages
+            name = state.state_id
+        messages = [*state.messages, state.student_action]
+    if messages:
+        yield name, messages
+
+
+def _example(
+    name: str,
+    messages: list[dict[str, Any]],
+    rename: Callable[[str], str | None] | None,
+    final_reward: float,
+    site: Literal["cause", "recovery"],
+) -> TraceExample:
+    turns = tuple(_turn(m) for m in messages)
+    session = Session(id=name, source=SourceRef(file=""), turns=turns, segments=(Segment(start=0, end=len(turns)),))
+    marked = [
+        TraceTurn(role=m["role"], content=m["content"], tool_calls=tuple(m.get("tool_calls", ())), tool_call_id=m.get("tool_call_id"))
+        for m in messages
+    ]
+    for found in find_sites(session, settings=SitesSettings(site=site)):
+        if found.category not in TRAINED:
+            continue
+        error = " ".join(r.text for i in found.evidence for r in session.turns[i].results)
+        kind = rename(error) if rename else found.kind
+        if kind is not None:
+            meta = {"tool": found.tool, "call_id": found.call_id, "detail": found.detail}
+            marked[found.turn] = replace(marked[found.turn], error_kind=kind, error_meta=meta)
+    return TraceExample(id=name, turns=tuple(marked), final_reward=final_reward)
+
+
+def _turn(message: dict[str, Any]) -> Turn:
+    text = (Text(message["content"]),) if message.get("content") else ()
+    if message["role"] == "tool":
+        result = ToolResult(message["tool_call_id"], message["content"], message.get("is_error"))
+        return Turn(role="tool", author="environment", blocks=(result,))
+    calls = tuple(ToolCall(c["id"], c["function"]["name"], json.loads(c["function"]["arguments"])) for c in message.get("tool_calls", ()))
+    return Turn(role=message["role"], author=None, blocks=text + calls)

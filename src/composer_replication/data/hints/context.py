@@ -1,0 +1,94 @@
+"""What a hint writer may look at: the site, what the model had in view before it, and the evidence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from composer_replication.core.site import Site
+from composer_replication.core.trace import Session, Text, Thinking, ToolCall, ToolResult, Turn
+from composer_replication.data.sites.judge import judge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteContext:
+    """One site with everything before it as the model saw it, and the result that followed.
+
+    `before` is the context of the mistaken message: results that had been cleared by then read as cleared. `rules` are
+    the user's own, one text each. The `evidence` is hindsight: its kind may be used in a hint, its text may not.
+    """
+
+    session: Session
+    site: Site
+    before: tuple[Turn, ...]
+    call: ToolCall | None
+    evidence: ToolResult | None
+    rules: tuple[str, ...] = ()
+
+    @property
+    def target(self) -> Turn:
+        """The mistaken message."""
+        return self.session.turns[self.site.turn]
+
+    @property
+    def subject(self) -> str:
+        """The path, command, option or ref that the error names, "" where it names none."""
+        if self.call is None or self.evidence is None:
+            return ""
+        return judge(self.call, self.evidence).subject
+
+    def answered(self) -> Iterator[tuple[ToolCall, ToolResult]]:
+        """Calls before the site with their results, as they stood in view, in the order of the results."""
+        made: dict[str, ToolCall] = {}
+        for turn in self.before:
+            for block in turn.blocks:
+                if isinstance(block, ToolCall):
+                    made[block.id] = block
+                elif isinstance(block, ToolResult) and block.call_id in made:
+                    yield made[block.call_id], block
+
+
+Writer = Callable[[SiteContext], str | None]
+
+
+def site_context(session: Session, site: Site, *, rules: tuple[str, ...] = ()) -> SiteContext:
+    """Gather what a writer may look at for one site of this session."""
+    ref = session.calls().get(site.call_id) if site.call_id else None
+    return SiteContext(
+        session=session,
+        site=site,
+        before=session.context(site.turn),
+        call=ref.call if ref else None,
+        evidence=ref.result if ref else None,
+        rules=rules,
+    )
+
+
+def turn_text(turn: Turn) -> str:
+    """Every word of a message: text, thinking, calls with their arguments, results; blocks are kept apart by newlines."""
+    parts: list[str] = []
+    for block in turn.blocks:
+        if isinstance(block, Text | Thinking | ToolResult):
+            parts.append(block.text)
+        elif isinstance(block, ToolCall):
+            parts.append(block.name)
+            parts.extend(strings(block.arguments))
+        else:
+            parts.append(block.text)
+    return "\n".join(parts)
+
+
+def strings(value: object) -> Iterator[str]:
+    """Every key and every value of a JSON tree as text, e.g. strings({"a": ["b", 1]}) -> "a", "b", "1"."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from strings(item)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield str(key)
+            yield from strings(item)
+    else:
+        yield json.dumps(value)

@@ -1,0 +1,145 @@
+"""Does a hint quote what came after the mistake?
+
+The teacher may know that a mistake follows and what was in view; it may not know the repair. So every run of words of a
+hint that stands in a later turn must also stand in something the hint could have it from: the context before the site,
+the tools on offer, the writer's fixed words, or the user's own rules. Two sorts of runs are checked:
+
+- passages: RUN words in a row, letters and digits only, so that punctuation and line breaks hide nothing;
+- names: a single path, option or identifier. It is no passage, yet it can be the whole repair. The mistaken message may
+  be named from (which option was wrong), but not quoted from.
+
+`Occurrences` reads a session once for all hints of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Set
+from dataclasses import dataclass, field
+from itertools import chain
+
+from composer_replication.core.trace import Session
+from composer_replication.data.hints.context import turn_text
+
+RUN = 4
+"""Words in a row that make a passage."""
+MIN_NAME = 4
+"""Shorter words are no evidence: `a.b` and `-n` stand everywhere."""
+# Inside: / . _ = or a digit, two hyphens, a capital after a small letter; or a start no sentence has. One hyphen is a plain word.
+_NAME_LIKE = re.compile(r"\w[/._=\d]\w|\w-\w+-\w|^-|^[/~.]|\w_|[a-z][A-Z]|\d")
+_WORD = re.compile(r"[^\W_]+(?:_[^\W_]+)*")
+_TOKEN = re.compile(r"[^\s,;()\[\]{}<>\"'`|]+")
+_QUOTED = re.compile(r"`([^`\n]+)`|\"([^\"\n]+)\"|'([^'\n]{2,})'")
+
+Gram = tuple[str, ...]
+
+
+def passages(text: str) -> Iterator[Gram]:
+    """Every run of RUN words, in lower case, that spans three tokens: what lies inside a path is `names`' business.
+
+    >>> list(passages("Read the file first"))
+    [('read', 'the', 'file', 'first')]
+    """
+    words = [(w.lower(), index) for index, token in enumerate(_TOKEN.findall(text)) for w in _WORD.findall(token)]
+    for i in range(len(words) - RUN + 1):
+        run = words[i : i + RUN]
+        if len({index for _, index in run}) >= 3:
+            yield tuple(w for w, _ in run)
+
+
+def names(text: str) -> Iterator[Gram]:
+    """Every path, option and identifier - words that no plain sentence holds - and every tail of a path.
+
+    >>> list(names("see src/a.py, --stat and user_id"))
+    [('src/a.py',), ('a.py',), ('--stat',), ('user_id',)]
+    """
+    for token in _TOKEN.findall(text):
+        for part in (token, *re.split(r"[=:]", token)) if re.search(r"[=:]", token) else (token,):
+            bare = part.strip(":!?").rstrip(".").removeprefix("./")
+            for start in (0, *(m.end() for m in re.finditer("/", bare))):
+                tail = bare[start:]
+                if len(tail) >= MIN_NAME and _NAME_LIKE.search(tail) and re.search(r"[^\W\d]", tail):
+                    yield (tail,)
+
+
+def quoted(text: str) -> Iterator[str]:
+    """What a text puts in backticks or quotes."""
+    for match in _QUOTED.finditer(text):
+        yield next(g for g in match.groups() if g is not None)
+
+
+def grams(texts: Iterable[str]) -> set[Gram]:
+    """Every passage and name of some texts."""
+    return {g for text in texts for g in chain(passages(text), names(text))}
+
+
+@dataclass(slots=True)
+class Occurrences:
+    """In which turns of a session each wanted passage and name stands.
+
+    Example: Occurrences.of(session, wanted={("src/a.py",)}).turns -> {("src/a.py",): [4, 9]}
+    """
+
+    turns: dict[Gram, list[int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, session: Session, *, wanted: set[Gram]) -> Occurrences:
+        """Read every message and event of a session once."""
+        found = cls()
+        if not wanted:
+            return found
+        for index, turn in enumerate(session.turns):
+            found._add(index, turn_text(turn), wanted)
+        for event in session.events:
+            found._add(event.turn, event.text, wanted)
+        return found
+
+    def _add(self, index: int, text: str, wanted: set[Gram]) -> None:
+        words = set(_WORD.findall(text.lower()))
+        possible = {g for g in wanted if (g[0] in text if len(g) == 1 else words.issuperset(g))}
+        if possible:  # the exact look is slow, and most turns hold nothing of a hint
+            for gram in possible.intersection(chain(passages(text), names(text))):
+                self.turns.setdefault(gram, []).append(index)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leak:
+    """What of a hint came from later, e.g. Leak(reason="quotes_later_text", words="src/setup.go", turn=12)."""
+
+    reason: str
+    words: str
+    turn: int
+
+
+def find_leak(text: str, *, session: Session, site_turn: int, occurrences: Occurrences, free: Set[Gram]) -> Leak | None:
+    """The first run of a hint that only a turn after the site could have given, or None.
+
+    `free` are the runs it may hold besides those in view: fixed words, tool schemas, rules.
+    """
+    in_view = set(session.context_indices(site_turn))
+    for gram in chain(passages(text), names(text)):
+        turns = occurrences.turns.get(gram, ())
+        later = next((t for t in turns if t > site_turn), None)
+        if later is None or gram in free or any(t in in_view for t in turns):
+            continue
+        if len(gram) == 1 and site_turn in turns:  # the mistaken message may be named from
+            continue
+        return Leak(reason="quotes_later_text", words=" ".join(gram), turn=later)
+    return None
+
+
+def find_copied_call(text: str, *, session: Session, site_turn: int) -> Leak | None:
+    """The first thing a hint puts in quotes that is, word for word, an argument of a later call and stands nowhere before it.
+
+    This catches repairs too short for a passage and too plain for a name, such as `make build`.
+    """
+    values = set(quoted(text))
+    if not values:
+        return None
+    known = [turn_text(session.turns[i]) for i in (*session.context_indices(site_turn), site_turn)]
+    for index in range(site_turn + 1, len(session.turns)):
+        for call in session.turns[index].calls:
+            for value in values.intersection(v for v in call.arguments.values() if isinstance(v, str)):
+                if not any(value in text for text in known):
+                    return Leak(reason="copies_later_call", words=value, turn=index)
+    return None

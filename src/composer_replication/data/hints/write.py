@@ -1,0 +1,178 @@
+"""Hints for the sites of a session: a writer per kind, checked before they are kept.
+
+report = write_hints(session, sites, settings=HintsSettings())
+report.hints[0].text -> "Reminder: available tools: Bash, Edit, Read."
+report.refused[0].reason -> "too_long"
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from composer_replication.core.config.data import HintsSettings
+from composer_replication.core.errors import ConfigError, SiteError
+from composer_replication.core.site import Hint, Site
+from composer_replication.core.trace import Session
+from composer_replication.data.hints.context import SiteContext, Writer, site_context, strings, turn_text
+from composer_replication.data.hints.leak import Gram, Occurrences, find_copied_call, find_leak, grams
+from composer_replication.data.hints.rules import read_rules
+from composer_replication.data.hints.seen import seen_paths
+from composer_replication.data.hints.writers import BUILT_IN, KNOWS, TEMPLATES, WRITERS, kind_rule, tool_rule
+from composer_replication.data.sites.by_path import load_function
+
+TRAINED = ("mistake", "recovery")
+"""Categories that get hints; every other site is counted as left out."""
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A hint that was written but not kept, with the reason and the words that caused it.
+
+    Reasons: "empty", "too_long", "quotes_later_text", "copies_later_call".
+    Example: Refusal(site_id="s1:7:c1", kind="file_missing", writer="mine", reason="quotes_later_text", detail="src/b.py (turn 9)")
+    """
+
+    site_id: str
+    kind: str
+    writer: str
+    reason: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HintReport:
+    """The hints kept, those refused, and the mistakes for which no writer had anything to say.
+
+    `without` counts by kind the mistakes whose writers returned None; `left_out` the sites of other categories.
+    """
+
+    hints: tuple[Hint, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+    without: dict[str, int] = field(default_factory=dict)
+    left_out: int = 0
+
+    @property
+    def refusals(self) -> dict[str, int]:
+        """How many were refused, by reason."""
+        return dict(Counter(r.reason for r in self.refused).most_common())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Draft:
+    context: SiteContext
+    text: str
+    writer: str
+    knows: tuple[str, ...]
+
+
+def write_hints(session: Session, sites: Iterable[Site], *, settings: HintsSettings) -> HintReport:
+    """At most one hint per mistake of this session, in the order of the sites; nothing is kept that quotes a later turn.
+
+    Order of writers: the one set for the kind, a rule of the user's that names the kind, the built-in of the kind, a rule
+    that names the tool. Raises ConfigError for a writer that does not exist, SiteError for a site of another session.
+    """
+    rules = read_rules(settings.rules_file)
+    drafts: list[_Draft] = []
+    without: Counter[str] = Counter()
+    left_out = 0
+    for site in sites:
+        if site.session_id != session.id:
+            raise SiteError(f"site {site.id} is not of session {session.id}", where=session.id)
+        if site.category not in TRAINED:
+            left_out += 1
+            continue
+        draft = _draft(site_context(session, site, rules=rules), settings=settings)
+        if draft is None:
+            without[site.kind] += 1
+        else:
+            drafts.append(draft)
+    occurrences = Occurrences.of(session, wanted=grams(d.text for d in drafts))
+    free = grams((*_fixed_words(), *_tool_words(session), *rules))
+    hints: list[Hint] = []
+    refused: list[Refusal] = []
+    for draft in drafts:
+        refusal = _refusal(draft, occurrences=occurrences, free=free, max_words=settings.max_words)
+        if refusal is None:
+            hints.append(_hint(draft))
+        else:
+            refused.append(refusal)
+    return HintReport(hints=tuple(hints), refused=tuple(refused), without=dict(sorted(without.items())), left_out=left_out)
+
+
+def _draft(context: SiteContext, *, settings: HintsSettings) -> _Draft | None:
+    for name, writer in _writers(context.site.kind, settings=settings):
+        text = writer(context)
+        if text is None:
+            continue
+        if not isinstance(text, str):
+            raise ConfigError(f"writer {name!r} returned {type(text).__name__}, not text or None", where="[hints.writers]")
+        knows = KNOWS.get(writer, ("custom",))
+        if writer is WRITERS.get("unknown_tool") and context.session.tools_origin == "reconstructed":
+            knows = ("kind", "tools:reconstructed")
+        return _Draft(context=context, text=text.strip(), writer=name, knows=knows)
+    return None
+
+
+def _writers(kind: str, *, settings: HintsSettings) -> list[tuple[str, Writer]]:
+    chosen: list[tuple[str, Writer]] = []
+    if name := settings.writers.get(kind):
+        return [(name, BUILT_IN.get(name) or load_function(name, setting=f"hints.writers.{kind}"))]
+    chosen.append(("rules", kind_rule))
+    if kind in WRITERS:
+        chosen.append((WRITERS[kind].__name__, WRITERS[kind]))
+    chosen.append(("rules", tool_rule))
+    return chosen
+
+
+def _refusal(draft: _Draft, *, occurrences: Occurrences, free: set[Gram], max_words: int) -> Refusal | None:
+    context, site, num_words = draft.context, draft.context.site, len(draft.text.split())
+
+    def refuse(reason: str, detail: str) -> Refusal:
+        return Refusal(site_id=site.id, kind=site.kind, writer=draft.writer, reason=reason, detail=detail)
+
+    if not _WORD.search(draft.text):
+        return refuse("empty", "the hint holds no word")
+    if num_words > max_words:
+        return refuse("too_long", f"{num_words} words, hints.max_words is {max_words}")
+    leak = find_leak(draft.text, session=context.session, site_turn=site.turn, occurrences=occurrences, free=free)
+    if leak is not None:  # a listing shows names and its folder apart: the whole path is known from it all the same
+        listed = free | grams(seen_paths(context))
+        leak = find_leak(draft.text, session=context.session, site_turn=site.turn, occurrences=occurrences, free=listed)
+    leak = leak or find_copied_call(draft.text, session=context.session, site_turn=site.turn)
+    return refuse(leak.reason, f"{leak.words} (turn {leak.turn})") if leak else None
+
+
+def _fixed_words() -> list[str]:
+    """The templates' own words between their blanks."""
+    return [part for template in TEMPLATES.values() for part in re.split(r"\{\w+\}", template)]
+
+
+def _tool_words(session: Session) -> list[str]:
+    """What the model was told about its tools: the list of names, and each description and schema.
+
+    Of an inferred list only the names count: its schemas come from calls, later ones too.
+    """
+    listed = ", ".join(t.name for t in session.tools)
+    if session.tools_origin != "log":
+        return [listed]
+    from_schemas = [" ".join(strings(t.parameters)) for t in session.tools]
+    return [listed, *(t.description for t in session.tools), *from_schemas]
+
+
+def _hint(draft: _Draft) -> Hint:
+    site = draft.context.site
+    said = {w.lower() for w in _WORD.findall(turn_text(draft.context.target))}
+    words = [w.lower() for w in _WORD.findall(draft.text)]
+    return Hint(
+        site_id=site.id,
+        text=draft.text,
+        writer=draft.writer,
+        kind=site.kind,
+        knows=draft.knows,
+        num_words=len(draft.text.split()),
+        overlap=round(sum(w in said for w in words) / len(words), 4),
+    )

@@ -1,0 +1,269 @@
+"""Template writers, one per kind of mistake.
+
+Each says what a careful colleague could have said *before* the call: from the kind of mistake and from what was already
+in view. A writer returns None where the context holds nothing useful: a guess would teach a guess. `TEMPLATES` holds the
+fixed words, `KNOWS` what hindsight each writer uses.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from composer_replication.core.trace import ToolSpec
+from composer_replication.data.hints.context import SiteContext, Writer
+from composer_replication.data.hints.rules import rule_for_kind, rule_for_tool
+from composer_replication.data.hints.seen import alike, commands_that_worked, known_paths_near, refs_seen, wrong_path
+from composer_replication.data.sites.detectors import same_call
+from composer_replication.data.sites.judge import is_error, judge
+from composer_replication.data.sites.shell import parse, shell_command
+
+MAX_COMMANDS = 12
+MAX_FIELDS = 24
+
+TEMPLATES: dict[str, str] = {
+    "available_tools": "Reminder: available tools: {tools}.",
+    "tool_schema": "Reminder: the tool {tool} takes {fields}.",
+    "tool_used_before": "Reminder: calls of {tool} that worked in this session used the arguments {fields}.",
+    "known_paths": "Paths seen so far that exist: {paths}. Use one of these, or list the folder first.",
+    "make_folder": "A file can only be written into a folder that exists: create the folder of {name} first.",
+    "reread": (
+        "Before editing {name}, read the region you are about to change again and copy the old text from it exactly, blanks included."
+    ),
+    "read_first": "{name} has to be read with the file-reading tool before it can be edited or overwritten.",
+    "edit_multi_match": (
+        "The text you are about to replace stands in {name} more than once: include the lines around it, or replace all on purpose."
+    ),
+    "edit_no_change": "The new text must differ from the old text; check whether the change to {name} is already there.",
+    "too_large": "{name} is too large to read at once: read a part of it by line range, or search in it.",
+    "is_directory": "{name} is a directory: list its files instead of reading it as one.",
+    "repeated_call": (
+        "This call was already made {ago} messages above with the same arguments and nothing has changed since: its result is in view."
+    ),
+    "shell_syntax_quote": "Quote every argument that holds brackets, stars or question marks, so that the shell does not expand it.",
+    "shell_syntax_substitution": (
+        "Keep the command line simple: run assignments, substitutions and pipes as separate commands, and quote every special character."
+    ),
+    "shell_syntax_inline": (
+        "Put code of more than one line into a here-document with a quoted delimiter or into a file; check its syntax before running it."
+    ),
+    "shell_syntax_program": (
+        "Put the expression in single quotes, without backslashes before characters that need none, and check its syntax."
+    ),
+    "shell_unknown_command": "The command {name} is not installed here. Commands that worked so far: {commands}.",
+    "shell_bad_option": "{name} is not an option or subcommand of this program: check its help before using it.",
+    "shell_usage": "Check this program's usage before the call: it does not take these arguments.",
+    "known_refs": "Branches seen so far: {refs}.",
+    "rules": "{rule}",
+}
+
+
+def _fill(template: str, **values: str) -> str:
+    return TEMPLATES[template].format(**values)
+
+
+def _offered(context: SiteContext) -> tuple[ToolSpec, ...]:
+    """Tools on offer. Where the list was inferred from calls, names whose calls never worked are not taken for tools."""
+    session = context.session
+    if session.tools_origin != "reconstructed":
+        return session.tools
+    worked = {ref.call.name for ref in session.calls().values() if ref.result is not None and not is_error(ref.call, ref.result)}
+    return tuple(t for t in session.tools if t.name in worked)
+
+
+def available_tools(context: SiteContext) -> str | None:
+    """The names of the tools on offer."""
+    names = [t.name for t in _offered(context) if t.name != context.site.tool]
+    return _fill("available_tools", tools=", ".join(names)) if names else None
+
+
+def tool_schema(context: SiteContext) -> str | None:
+    """The parameters of the tool in short form; without a schema in the log, the arguments of earlier calls that worked."""
+    tool = context.site.tool
+    spec = next((t for t in context.session.tools if t.name == tool), None)
+    if spec is not None and context.session.tools_origin == "log":
+        fields = _fields(spec.parameters)
+        return _fill("tool_schema", tool=tool, fields=fields) if fields else None
+    used: dict[str, None] = {}
+    for call, result in context.answered():
+        if call.name == tool and not is_error(call, result):
+            used.update(dict.fromkeys(call.arguments))
+    return _fill("tool_used_before", tool=tool, fields=", ".join(used)) if used else None
+
+
+def _fields(parameters: Mapping[str, Any]) -> str:
+    """A schema in short form, e.g. "file_path: string (required), limit: integer"."""
+    properties = parameters.get("properties")
+    if not isinstance(properties, Mapping):
+        return ""
+    required = parameters.get("required")
+    needed = set(required) if isinstance(required, list) else set()
+    parts: list[str] = []
+    for name in sorted(properties, key=lambda n: n not in needed)[:MAX_FIELDS]:
+        schema = properties[name]
+        kind = schema.get("type", "any") if isinstance(schema, Mapping) else "any"
+        choices = schema.get("enum") if isinstance(schema, Mapping) else None
+        kind = " or ".join(map(str, kind)) if isinstance(kind, list) else str(kind)
+        kind = "one of " + "|".join(map(str, choices)) if isinstance(choices, list) and len(choices) <= 8 else kind
+        parts.append(f"{name}: {kind}" + (" (required)" if name in needed else ""))
+    return ", ".join(parts)
+
+
+def known_paths(context: SiteContext) -> str | None:
+    """Paths that listings, reads and edits have shown so far, nearest to the wrong one by name."""
+    paths = known_paths_near(context)
+    return _fill("known_paths", paths=", ".join(paths)) if paths else None
+
+
+def shell_missing_path(context: SiteContext) -> str | None:
+    """Paths seen so far; where a file could not be written its path is not wrong, its folder is missing, and that is said."""
+    command = shell_command(context.call.name, context.call.arguments) if context.call else None
+    if command is not None and any(context.subject in s.redirects for s in parse(command).simple):
+        return _fill("make_folder", name=_name(context))
+    return known_paths(context)
+
+
+def _name(context: SiteContext) -> str:
+    name = posixpath.basename(wrong_path(context).rstrip("/"))
+    return f"`{name}`" if name else "the file"
+
+
+def reread(context: SiteContext) -> str | None:
+    """Read the region again before editing: the text to replace was not copied from the file as it is."""
+    return _fill("reread", name=_name(context))
+
+
+def read_first(context: SiteContext) -> str | None:
+    """The agent edits only what it has read."""
+    return _fill("read_first", name=_name(context))
+
+
+def edit_multi_match(context: SiteContext) -> str | None:
+    """More context lines, or replace all."""
+    return _fill("edit_multi_match", name=_name(context))
+
+
+def edit_no_change(context: SiteContext) -> str | None:
+    """Old and new text are the same."""
+    return _fill("edit_no_change", name=_name(context))
+
+
+def too_large(context: SiteContext) -> str | None:
+    """Read a part."""
+    return _fill("too_large", name=_name(context))
+
+
+def is_directory(context: SiteContext) -> str | None:
+    """List, do not read."""
+    return _fill("is_directory", name=_name(context))
+
+
+def repeated_call(context: SiteContext) -> str | None:
+    """The same call stands above; None where it is no longer in view."""
+    if context.call is None:
+        return None
+    for ago, turn in enumerate(reversed(context.before), 1):
+        if any(same_call(call, context.call) for call in turn.calls):
+            return _fill("repeated_call", ago=str(ago))
+    return None
+
+
+def shell_syntax(context: SiteContext) -> str | None:
+    """One sentence on quoting, chosen by what the shell or program complained of."""
+    if context.call is None or context.evidence is None:
+        return None
+    detail = judge(context.call, context.evidence).detail
+    if "no matches found" in detail:
+        return _fill("shell_syntax_quote")
+    if re.match(r"(?:Syntax|Indentation|Tab)Error", detail):
+        return _fill("shell_syntax_inline")
+    if re.match(r"(?:jq|g?awk|sed|[ef]?grep|rg|fd): ?|failed to parse jq", detail):
+        return _fill("shell_syntax_program")
+    return _fill("shell_syntax_substitution")
+
+
+def shell_unknown_command(context: SiteContext) -> str | None:
+    """The command is not there; which commands are, as far as the session has shown."""
+    worked = [c for c in commands_that_worked(context) if c != context.subject][:MAX_COMMANDS]
+    if not worked or not context.subject:
+        return None
+    return _fill("shell_unknown_command", name=f"`{context.subject}`", commands=", ".join(worked))
+
+
+def shell_bad_option(context: SiteContext) -> str | None:
+    """The option or subcommand does not exist."""
+    return _fill("shell_bad_option", name=f"`{context.subject}`") if context.subject else _fill("shell_usage")
+
+
+def known_refs(context: SiteContext) -> str | None:
+    """Branches that git has named so far, nearest first; paths where the unknown thing looks like one."""
+    names = [r for r in refs_seen(context) if r != context.subject]
+    near = alike(context.subject, names) or names[:3]
+    if not near or "." in posixpath.basename(context.subject):
+        return known_paths(context)
+    return _fill("known_refs", refs=", ".join(near))
+
+
+def rules(context: SiteContext) -> str | None:
+    """The first of the user's own rules that names the kind of mistake, else the tool."""
+    return kind_rule(context) or tool_rule(context)
+
+
+def kind_rule(context: SiteContext) -> str | None:
+    """The first of the user's own rules that names the kind of mistake."""
+    return rule_for_kind(context.rules, context.site.kind)
+
+
+def tool_rule(context: SiteContext) -> str | None:
+    """The first of the user's own rules that names the tool."""
+    return rule_for_tool(context.rules, context.site.tool)
+
+
+WRITERS: dict[str, Writer] = {
+    "unknown_tool": available_tools,
+    "bad_arguments": tool_schema,
+    "structured_output_invalid": tool_schema,
+    "file_missing": known_paths,
+    "shell_missing_path": shell_missing_path,
+    "is_directory": is_directory,
+    "edit_no_match": reread,
+    "edit_stale": reread,
+    "edit_not_read": read_first,
+    "edit_multi_match": edit_multi_match,
+    "edit_no_change": edit_no_change,
+    "too_large": too_large,
+    "repeated_call": repeated_call,
+    "shell_syntax": shell_syntax,
+    "shell_unknown_command": shell_unknown_command,
+    "shell_bad_option": shell_bad_option,
+    "shell_unknown_ref": known_refs,
+}
+"""Kind of mistake -> its writer. A kind that is not here gets a hint only from the user's rules."""
+
+KNOWS: dict[Writer, tuple[str, ...]] = {
+    available_tools: ("kind", "tools"),
+    tool_schema: ("kind", "schema"),
+    known_paths: ("kind", "paths_seen"),
+    shell_missing_path: ("kind", "error_text", "paths_seen"),
+    known_refs: ("kind", "error_text", "refs_seen", "paths_seen"),
+    reread: ("kind",),
+    read_first: ("kind",),
+    edit_multi_match: ("kind",),
+    edit_no_change: ("kind",),
+    too_large: ("kind",),
+    is_directory: ("kind",),
+    repeated_call: ("kind",),
+    shell_syntax: ("kind", "error_text"),
+    shell_unknown_command: ("kind", "error_text", "commands_seen"),
+    shell_bad_option: ("kind", "error_text"),
+    rules: ("kind", "rules"),
+    kind_rule: ("kind", "rules"),
+    tool_rule: ("rules",),
+}
+"""What hindsight each writer uses: "kind" = that a mistake of this kind follows; "error_text" = what the error
+names or complains of; the rest is what was in view."""
+
+BUILT_IN: dict[str, Writer] = {writer.__name__: writer for writer in KNOWS}
+"""Built-in writers by name, for `hints.writers`."""

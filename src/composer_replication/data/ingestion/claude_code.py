@@ -1,0 +1,294 @@
+"""Claude Code logs into Sessions: one file in memory at a time, nothing twice, everything left out counted.
+
+logs = find_logs(["~/.claude/projects"])
+for result in ingest(logs, settings=IngestSettings(), redactor=Redactor()):
+    result.report.to_json(); result.sessions
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from hashlib import sha256
+from typing import Literal
+
+from composer_replication.core.config.data import IngestSettings
+from composer_replication.core.errors import SessionError
+from composer_replication.core.redact import Redactor
+from composer_replication.core.trace import HUMAN, Event, Parent, Session, SourceRef, Turn
+from composer_replication.data.ingestion.conversation import Conversation, Finished
+from composer_replication.data.ingestion.counts import FileReport, RawCounts, Status, session_counts
+from composer_replication.data.ingestion.find import LogFile
+from composer_replication.data.ingestion.reader import SUBAGENT_TOOLS, FileReader, KnownIds, Stream
+from composer_replication.data.ingestion.redaction import redact_session
+from composer_replication.data.ingestion.repository import repository_of
+from composer_replication.data.ingestion.tools import tools_from_calls
+
+FORMAT = "claude_code"
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileResult:
+    """What one file gave: the report, and the sessions to store."""
+
+    report: FileReport
+    sessions: tuple[Session, ...] = ()
+
+
+@dataclass(slots=True)
+class Links:
+    """What later files need to know of earlier ones: session names in use, and which call started which subagent."""
+
+    names: set[str] = field(default_factory=set)
+    calls: dict[tuple[str, str], tuple[Parent, str | None]] = field(default_factory=dict)
+    parents: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    session: Session
+    from_progress: bool
+    copied_inside: int
+
+
+def ingest(
+    logs: Sequence[LogFile],
+    *,
+    settings: IngestSettings | None = None,
+    redactor: Redactor | None = None,
+    hashed: bool = True,
+    known: KnownIds | None = None,
+) -> Iterator[FileResult]:
+    """Read logs one after the other and give, for each, its report and its sessions; lazily.
+
+    `logs` come from `find_logs`, whose order matters: whole files before their partial copies, subagents last. The
+    redactor is applied before a session is given out; None = no redaction. No error of a file stops the others.
+    `known` carries the ids of messages read earlier on, so that a later run leaves out what it has.
+    Example: next(ingest(find_logs(["a.jsonl"]))).report.to_json()["tool_use"] -> 66
+    """
+    settings = settings or IngestSettings()
+    known = KnownIds() if known is None else known
+    agents = {log.agent for log in logs if log.agent is not None}
+    known.agents |= agents
+    links = Links(parents=frozenset(session for session, _ in agents))
+    for log in logs:
+        yield _ingest_file(log, known, links, settings=settings, redactor=redactor, hashed=hashed)
+
+
+def _ingest_file(
+    log: LogFile, known: KnownIds, links: Links, *, settings: IngestSettings, redactor: Redactor | None, hashed: bool
+) -> FileResult:
+    reader = FileReader(log, known, max_line_bytes=settings.max_line_bytes, hashed=hashed)
+    name = redactor.text(log.name) if redactor is not None else log.name
+    try:
+        reader.read()
+        made = [] if _is_copy(reader) else sessions_of(reader, links, name)
+    except OSError as error:
+        why = f"cannot be read: {error.strerror or type(error).__name__}"
+        return FileResult(report=FileReport(file=name, status="unreadable", why=why, num_bytes=log.num_bytes, counts=session_counts(())))
+    except SessionError as error:
+        return FileResult(
+            report=FileReport(file=name, status="refused", why=str(error), num_bytes=log.num_bytes, counts=session_counts(()))
+        )
+    known.seen.update(reader.fresh)
+    before = dict(redactor.counts) if redactor is not None else {}
+    if redactor is not None:
+        made = [replace(m, session=redact_session(m.session, redactor)) for m in made]
+    kept = [m for m in made if _is_wanted(m.session, settings.authors)]
+    reader.raw.copied_inside = sum(m.copied_inside for m in kept)
+    return FileResult(report=_report(name, log, reader, made, kept, _difference(redactor, before)), sessions=tuple(m.session for m in kept))
+
+
+def _is_copy(reader: FileReader) -> bool:
+    return reader.num_known > 0 and not reader.fresh
+
+
+def _is_wanted(session: Session, patterns: Sequence[str]) -> bool:
+    if not patterns:
+        return True
+    authors = {turn.author for turn in session.turns if turn.role == "assistant" and turn.author}
+    return any(fnmatchcase(author, pattern) for author in authors for pattern in patterns)
+
+
+def _difference(redactor: Redactor | None, before: dict[str, int]) -> dict[str, int]:
+    counts = redactor.counts if redactor is not None else {}
+    return {kind: n - before.get(kind, 0) for kind, n in counts.items() if n != before.get(kind, 0)}
+
+
+def _report(name: str, log: LogFile, reader: FileReader, made: list[_Made], kept: list[_Made], redactions: dict[str, int]) -> FileReport:
+    status, why = _status(reader, made)
+    raw = reader.raw
+    if status == "foreign":
+        raw = RawCounts(damaged_lines=raw.damaged_lines, damage=raw.damage[:1])
+    own = [m.session for m in kept if not m.from_progress]
+    carried = [m.session for m in kept if m.from_progress]
+    return FileReport(
+        file=name,
+        status=status,
+        why=why,
+        num_bytes=log.num_bytes,
+        sha256=reader.lines.sha256,
+        raw=raw,
+        counts=session_counts(own),
+        progress_counts={"sessions": len(carried), **session_counts(carried)} if carried else {},
+        session_names=tuple(m.session.id for m in kept),
+        num_subagents=sum(m.session.parent is not None for m in kept),
+        num_copied_turns=sum(m.session.copied for m in kept),
+        num_filtered=len(made) - len(kept),
+        redactions=redactions,
+    )
+
+
+def _status(reader: FileReader, made: list[_Made]) -> tuple[Status, str]:
+    raw = reader.raw
+    if _is_copy(reader):
+        return "duplicate", "every message of it stands in a file read before"
+    if reader.is_claude_code or made:
+        return "read", ""
+    if raw.records:
+        return "foreign", "JSON lines, but not of Claude Code"
+    if not raw.damaged_lines:
+        return "empty", "no line in it"
+    if reader.lines.binary:
+        return "foreign", "a binary file"
+    oversize = any(why.startswith("longer than") for _, why in raw.damage)
+    if oversize or raw.damaged_lines == 1:
+        return "damaged", raw.damage[0][1]
+    return "foreign", "not JSON lines"
+
+
+# ---- sessions ----------------------------------------------------------------------------------------------------
+
+
+def sessions_of(reader: FileReader, links: Links, file: str) -> list[_Made]:
+    """The sessions of a file: the main one, then its subagents, each linked to the call that started it."""
+    made: list[_Made] = []
+    main, main_name = reader.main, ""
+    raw_name = _most_common(main.session_ids)
+    finished = main.conversation.finish()
+    calls_by_prompt = _calls_by_prompt(main.conversation)
+    if finished.turns:
+        main_name = _unique(_safe(raw_name, reader.lines.sha256), links)
+        made.append(_made(main, finished, reader, main_name, None, file))
+        if raw_name in links.parents:
+            _remember_calls(links, raw_name, main_name, reader, calls_by_prompt)
+    for side in reader.sides.values():
+        finished_side = side.conversation.finish()
+        if not finished_side.turns:
+            continue
+        parent, author = _parent(side, reader, links, main_name, calls_by_prompt)
+        name = _unique(f"{parent.session_id}.agent-{_safe(side.agent_id, side.prompt)}", links)
+        turns = tuple(_as_task(turn, author) for turn in finished_side.turns)
+        made.append(_made(side, finished_side._replace(turns=turns), reader, name, parent, file))
+    return made
+
+
+def _made(stream: Stream, finished: Finished, reader: FileReader, name: str, parent: Parent | None, file: str) -> _Made:
+    tools = stream.tools
+    origin: Literal["log", "reconstructed", "none"] = "log"
+    if not tools:
+        tools = tools_from_calls(stream.conversation.calls)
+        origin = "reconstructed" if tools else "none"
+    cwd = stream.cwd or reader.main.cwd
+    session = Session(
+        id=name,
+        source=SourceRef(file=file, sha256=reader.lines.sha256, format=FORMAT, versions=tuple(sorted(reader.raw.versions))),
+        turns=finished.turns,
+        segments=finished.segments,
+        tools=tools,
+        tools_origin=origin,
+        events=_without_repeats(finished.events, finished.turns),
+        parent=parent,
+        copied=finished.copied,
+        cwd=cwd,
+        repository=repository_of(cwd, named=reader.repository),
+        started=stream.started,
+        ended=stream.ended,
+    )
+    return _Made(session, stream.from_progress, finished.copied_inside)
+
+
+def _without_repeats(events: tuple[Event, ...], turns: tuple[Turn, ...]) -> tuple[Event, ...]:
+    """Steering that also stands in the log as a message is that message, not an event as well."""
+    if all(e.kind != "queued" for e in events):
+        return events
+    said = {turn.text for turn in turns if turn.author == HUMAN}
+    return tuple(e for e in events if e.kind != "queued" or e.text not in said)
+
+
+def _as_task(turn: Turn, author: str | None) -> Turn:
+    """What a subagent is told comes from the model that called it, not from the human."""
+    return replace(turn, author=author, tag="task") if turn.role == "user" and turn.author == HUMAN else turn
+
+
+def _calls_by_prompt(conversation: Conversation) -> dict[str, list[tuple[str, str | None]]]:
+    """The words of a task -> (call id, author) of the calls that gave it, in order."""
+    calls: dict[str, list[tuple[str, str | None]]] = {}
+    for call in conversation.calls:
+        if call.name in SUBAGENT_TOOLS or "subagent_type" in call.arguments:
+            prompt = call.arguments.get("prompt")
+            if isinstance(prompt, str):
+                calls.setdefault(prompt, []).append((call.id, conversation.callers[call.id].author))
+    return calls
+
+
+def _remember_calls(links: Links, raw_name: str, name: str, reader: FileReader, by_prompt: dict[str, list[tuple[str, str | None]]]) -> None:
+    """Keep, for subagents with a file of their own, which call of this session started them."""
+    for agent, call_id in reader.agent_calls.items():
+        links.calls[raw_name, agent] = Parent(session_id=name, call_id=call_id), _author_of(reader.main.conversation, call_id)
+    for prompt, calls in by_prompt.items():
+        links.calls[raw_name, _prompt_key(prompt)] = Parent(session_id=name, call_id=calls[0][0]), calls[0][1]
+
+
+def _author_of(conversation: Conversation, call_id: str) -> str | None:
+    caller = conversation.callers.get(call_id)
+    return caller.author if caller is not None else None
+
+
+def _prompt_key(prompt: str) -> str:
+    return "prompt " + sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _parent(
+    side: Stream,
+    reader: FileReader,
+    links: Links,
+    main_name: str,
+    by_prompt: dict[str, list[tuple[str, str | None]]],
+) -> tuple[Parent, str | None]:
+    """The call that started a subagent and the model that made it: as recorded, else by the words of its task."""
+    raw_name = _most_common(side.session_ids)
+    for key in (side.agent_id, _prompt_key(side.prompt)):
+        if not main_name and (raw_name, key) in links.calls:
+            return links.calls[raw_name, key]
+    call_id = side.call_id or reader.agent_calls.get(side.agent_id)
+    author: str | None = None
+    if call_id is None and by_prompt.get(side.prompt):
+        call_id, author = by_prompt[side.prompt].pop(0)
+    elif call_id is not None:
+        author = _author_of(reader.main.conversation, call_id)
+    return Parent(session_id=main_name or _safe(raw_name, reader.lines.sha256), call_id=call_id), author
+
+
+def _most_common(ids: dict[str, int]) -> str:
+    """The id most records carry; of equals the one met last (an older version's resume begins with the old id)."""
+    return max(reversed(ids), key=lambda name: ids[name], default="")
+
+
+def _safe(name: str, fallback: str) -> str:
+    """A session id that can stand in a file name or a shell line: as logged if it is plain, else a hash."""
+    if _SAFE_NAME.fullmatch(name):
+        return name
+    return "s-" + sha256((name or fallback).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _unique(name: str, links: Links) -> str:
+    unique, count = name, 1
+    while unique in links.names:
+        count += 1
+        unique = f"{name}~{count}"
+    links.names.add(unique)
+    return unique

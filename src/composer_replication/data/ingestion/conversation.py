@@ -1,0 +1,359 @@
+"""One conversation put together from records: messages merged, results joined, and what was in context when.
+
+Records arrive in file order, which is the only order that can be trusted (timestamps run backwards, and the parent
+chain alone loses parallel calls). The parent chain is used for one thing: to see that the human went back and wrote on
+from an earlier message. Then a new stretch begins whose context leaves the abandoned messages out.
+
+Not every second child is a way back. The results of parallel calls each hang on their own record of the message,
+and the next message hangs on one of them; attachments hang beside each other. These go on in one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from composer_replication.core.errors import SessionError
+from composer_replication.core.trace import Block, Event, Role, Segment, ToolCall, ToolResult, Turn
+from composer_replication.data.ingestion.records import Usage
+
+MAX_STRETCHES = 4096
+
+
+class Draft:
+    """A turn that may still grow."""
+
+    __slots__ = ("anchor", "author", "blocks", "home", "index", "known", "loose", "rank", "role", "tag", "usage")
+
+    def __init__(self, role: Role, author: str | None, blocks: list[Block], tag: str = "", known: bool = False) -> None:
+        self.role: Role = role
+        self.author = author
+        self.blocks = blocks
+        self.tag = tag
+        self.known = known  # stands in another session too
+        self.loose = False  # an attachment: hangs beside the chain, never a way back
+        self.usage: Usage | None = None  # the last one reported: earlier records of a message may hold a part only
+        self.anchor: Draft = self  # of a result: the message that holds the call
+        self.home: Stretch | None = None
+        self.rank = 0
+        self.index = -1
+
+
+class Stretch:
+    """Turns written one after the other in one context."""
+
+    __slots__ = ("base", "cleared", "drafts", "pinned")
+
+    def __init__(self, base: list[Draft], cleared: tuple[str, ...] = (), pinned: tuple[Draft, ...] = ()) -> None:
+        self.base = base
+        self.drafts: list[Draft] = []
+        self.cleared = cleared
+        self.pinned = pinned  # the summary: stays when the human goes back to a preserved message
+
+
+class Finished(NamedTuple):
+    """The parts of a Session that a conversation gives."""
+
+    turns: tuple[Turn, ...]
+    segments: tuple[Segment, ...]
+    events: tuple[Event, ...]
+    copied: int
+    copied_inside: int
+
+
+class Conversation:
+    """Takes records in file order (`assistant`, `say`, `result`, ...) and gives turns, segments and events.
+
+    `chained` = the records name their parents; a message without one then starts afresh.
+    Example: c = Conversation(); c.say("u1", None, "human", "", [Text("hi")]); c.finish().turns
+    """
+
+    def __init__(self, *, chained: bool = True) -> None:
+        self.chained = chained
+        self.at: dict[str, Draft | None] = {}  # record uuid -> the turn it belongs to or follows
+        self.by_message: dict[str, Draft] = {}
+        self.callers: dict[str, Draft] = {}
+        self.calls: list[ToolCall] = []
+        self.answered: set[str] = set()
+        self.current = Stretch([])
+        self.stretches = [self.current]
+        self.last: Draft | None = None
+        self.num_duplicates = 0
+        self.has_known = False
+        self.num_dangling = 0
+        self._events: list[tuple[str, Draft | None, str | None, str]] = []
+        self._preserved: list[str] | None = None  # set between a compaction and the next turn
+        self._tail: str | None = None  # the last preserved message, until the summary is met
+        self._is_fresh = False  # a compaction was met, its summary not yet
+
+    # ---- records -----------------------------------------------------------------------------------------------
+
+    def assistant(self, uuid: str | None, parent: str | None, message_id: str, author: str | None, *, known: bool) -> Draft:
+        """The draft of an API message: the one begun by an earlier record of the same id, else a new one."""
+        draft = self.by_message.get(message_id)
+        if draft is None:
+            draft = self.by_message[message_id] = Draft("assistant", author, [], known=known)
+            self._append(draft, self._parent(parent))
+        if uuid is not None:
+            self.at[uuid] = draft
+        return draft
+
+    def call(self, draft: Draft, block: ToolCall) -> None:
+        """Add a call to a message; a call id seen before is a repeated record."""
+        if block.id in self.callers:
+            self.num_duplicates += 1
+            return
+        self.callers[block.id] = draft
+        self.calls.append(block)
+        draft.blocks.append(block)
+
+    def result(self, uuid: str | None, parent: str | None, block: ToolResult, author: str, *, known: bool) -> None:
+        """Add a tool result as a turn of its own, behind the message that holds its call."""
+        if block.call_id in self.answered:
+            self.num_duplicates += 1
+            if uuid is not None:
+                self.at.setdefault(uuid, self._follow(parent))
+            return
+        self.answered.add(block.call_id)
+        draft = Draft("tool", author, [block], known=known)
+        caller = self.callers.get(block.call_id)
+        if caller is not None:
+            draft.anchor = caller
+            home = caller.home
+            if home is self.current or any(d is caller for d in self.current.base):
+                self._append(draft, None)
+            else:
+                self._append(draft, caller)
+        else:
+            self._append(draft, self._parent(parent))
+        if uuid is not None:
+            self.at[uuid] = draft
+
+    def say(
+        self,
+        uuid: str | None,
+        parent: str | None,
+        author: str | None,
+        tag: str,
+        blocks: list[Block],
+        *,
+        known: bool = False,
+        role: Role = "user",
+        loose: bool = False,
+    ) -> Draft:
+        """Add a message of the human or the harness; `loose` = it hangs beside the chain (an attachment)."""
+        draft = Draft(role, author, blocks, tag, known)
+        before = self.at.get(parent) if parent is not None else None
+        if loose:
+            draft.loose, draft.anchor = True, before.anchor if before is not None else draft
+            self._append(draft, None)
+        elif parent is None and self.chained and uuid is not None and self._preserved is None and self._has_begun():
+            self._restart()
+            self._append(draft, None)
+        else:
+            self._append(draft, self._parent(parent))
+        if tag == "compact_summary":
+            self.current.pinned = (*self.current.pinned, draft)
+            if self._tail is not None:
+                self.at[self._tail] = draft  # the chain goes summary, preserved messages, next message
+            self._tail, self._is_fresh = None, False
+        if uuid is not None:
+            self.at[uuid] = draft
+        return draft
+
+    def link(self, uuid: str | None, parent: str | None) -> None:
+        """A record that is no turn, but may be the parent of one: it stands for its own parent."""
+        if uuid is not None and uuid not in self.at:
+            self.at[uuid] = self._follow(parent)
+
+    def event(self, kind: str, *, call_id: str | None = None, text: str = "") -> None:
+        """Note something that is not a message, after the turns so far."""
+        self._events.append((kind, self.last, call_id, text))
+
+    def compact(self, preserved: Iterable[str]) -> None:
+        """From the next turn on, only system text and the preserved messages are in context."""
+        self._preserved = list(preserved)
+
+    def begins_compaction(self) -> bool:
+        """A summary was met: begin a new context, unless a boundary record did so already (then False)."""
+        if self._preserved is not None or self._tail is not None or self._is_fresh:
+            return False
+        self.compact(())
+        return True
+
+    def clear_results(self, call_ids: Iterable[str], *, attachments: Iterable[str] = ()) -> None:
+        """From the next turn on, the results of these calls read as cleared and these attachments are gone."""
+        known = dict.fromkeys((*self.current.cleared, *call_ids))
+        gone = {id(self.at.get(uuid)) for uuid in attachments}
+        base = [d for d in (*self.current.base, *self.current.drafts) if not (d.loose and d.role == "user" and id(d) in gone)]
+        self._open(base, cleared=tuple(known), pinned=self.current.pinned)
+
+    def set_system(self, blocks: list[Block], author: str) -> None:
+        """The system prompt: first of all if no message was written yet, else in force from here on."""
+        draft = Draft("system", author, blocks)
+        draft.loose = True
+        if len(self.stretches) == 1 and all(d.role != "assistant" and d.role != "system" for d in self.current.drafts):
+            self.current.drafts.insert(0, draft)
+            for rank, other in enumerate(self.current.drafts):
+                other.rank = rank
+            draft.home = self.current
+            return
+        self._open([d for d in (*self.current.base, *self.current.drafts) if d.role != "system"], pinned=self.current.pinned)
+        self._append(draft, None)
+
+    # ---- context -----------------------------------------------------------------------------------------------
+
+    def _follow(self, parent: str | None) -> Draft | None:
+        return self.at.get(parent) if parent is not None else None
+
+    def _parent(self, parent: str | None) -> Draft | None:
+        if parent is None:
+            return None
+        if parent not in self.at:
+            self.num_dangling += 1
+            return None
+        return self.at[parent]
+
+    def _append(self, draft: Draft, parent: Draft | None) -> None:
+        """Put a draft at the end; `parent` None = it goes on from whatever stands there."""
+        if self._preserved is not None:
+            self._after_compaction()
+        elif parent is not None:
+            current = self.current
+            last = current.drafts[-1] if current.drafts else current.base[-1] if current.base else None
+            if parent is not last:
+                self._go_back(parent)
+        current = self.current
+        drafts = current.drafts
+        draft.home, draft.rank = current, len(drafts)
+        drafts.append(draft)
+        self.last = draft
+        if draft.known:
+            self.has_known = True
+
+    def _open(self, base: list[Draft], *, cleared: tuple[str, ...] | None = None, pinned: tuple[Draft, ...] = ()) -> None:
+        if cleared is None:
+            cleared = self.current.cleared
+        if not self.current.drafts:
+            self.stretches.pop()
+        if len(self.stretches) >= MAX_STRETCHES:
+            raise SessionError(f"more than {MAX_STRETCHES} rewinds and compactions", fix="leave this file out: no agent writes such a log")
+        self.current = Stretch(base, cleared, pinned)
+        self.stretches.append(self.current)
+
+    def _has_begun(self) -> bool:
+        return any(not d.loose for d in (*self.current.base, *self.current.drafts))
+
+    def _restart(self) -> None:
+        self._open([d for d in (*self.current.base, *self.current.drafts) if d.role == "system"])
+
+    def _after_compaction(self) -> None:
+        uuids, self._preserved = self._preserved or [], None
+        kept = {id(d) for u in uuids if (d := self.at.get(u)) is not None}
+        inside = [*self.current.base, *self.current.drafts]
+        # A message is preserved with all its results: the parts of a group are never apart in a request.
+        kept |= {id(d.anchor) for d in inside if id(d) in kept and d.role == "tool"}
+        base = [d for d in inside if d.role == "system" or id(d) in kept or (d.role == "tool" and id(d.anchor) in kept)]
+        self._open(base)
+        self._tail = uuids[-1] if uuids else None
+        self._is_fresh = True
+
+    def _go_back(self, parent: Draft) -> None:
+        """Open a stretch that goes on from `parent`, unless what follows it are only its results and attachments."""
+        current, home = self.current, parent.home
+        if home is current:
+            before, tail, pinned = [*current.base, *current.drafts[: parent.rank + 1]], current.drafts[parent.rank + 1 :], current.pinned
+        elif parent in current.base:
+            cut = current.base.index(parent) + 1
+            before, tail, pinned = current.base[:cut], [*current.base[cut:], *current.drafts], current.pinned
+            before = [*before, *(d for d in pinned if d not in before)]
+        elif home is not None:
+            before, tail, pinned = [*home.base, *home.drafts[: parent.rank + 1]], home.drafts[parent.rank + 1 :], home.pinned
+            results = [d for d in tail if d.role == "tool" and d.anchor is parent.anchor]
+            self._open([*before, *results], pinned=pinned)
+            return
+        else:
+            return
+        if all(d.loose or d in pinned or (d.role == "tool" and d.anchor is parent.anchor) for d in tail):
+            return
+        results = [d for d in tail if d.role == "tool" and d.anchor is parent.anchor]
+        self._open([*before, *results], pinned=pinned)
+
+    # ---- result ------------------------------------------------------------------------------------------------
+
+    def finish(self) -> Finished:
+        """Turns in order, segments over them, events; and how many leading turns stand in another session."""
+        order: list[Draft] = []
+        segments: list[Segment] = []
+        for stretch in self.stretches:
+            if not stretch.drafts:
+                continue
+            start = len(order)
+            for draft in _results_first(stretch.drafts):
+                draft.index = len(order)
+                order.append(draft)
+            cleared = tuple(c for c in stretch.cleared if c in self.answered)
+            segments.append(Segment(start=start, end=len(order), context=_ranges(stretch.base), cleared=cleared))
+        turns = tuple(
+            [
+                Turn(
+                    role=d.role,
+                    author=d.author,
+                    blocks=tuple(d.blocks),
+                    tag=d.tag,
+                    context_tokens=d.usage.context_tokens if d.usage is not None else 0,
+                )
+                for d in order
+            ]
+        )
+        events = tuple(
+            Event(kind=kind, turn=0 if after is None else after.index + 1, call_id=call_id, text=text)
+            for kind, after, call_id, text in self._events
+        )
+        copied, inside = _num_copied(order) if self.has_known else (0, 0)
+        return Finished(turns, tuple(segments), events, copied, inside)
+
+
+def _results_first(drafts: list[Draft]) -> Iterable[Draft]:
+    """File order, but a message's results directly behind it.
+
+    A request in which text stands between a message and its results is refused by the API, so the model saw them so.
+    """
+    order: list[Draft] = []
+    others: list[Draft] = []  # texts that would have to let a result pass
+    for draft in drafts:
+        role = draft.role
+        if role == "tool":
+            order.append(draft)
+        elif role == "assistant":
+            if others:
+                order += others
+                others = []
+            order.append(draft)
+        elif others or (order and order[-1].role != "user"):
+            others.append(draft)
+        else:
+            order.append(draft)
+    return [*order, *others] if others else order
+
+
+def _ranges(drafts: list[Draft]) -> tuple[tuple[int, int], ...]:
+    ranges: list[tuple[int, int]] = []
+    for index in sorted({d.index for d in drafts}):
+        if ranges and ranges[-1][1] == index:
+            ranges[-1] = (ranges[-1][0], index + 1)
+        else:
+            ranges.append((index, index + 1))
+    return tuple(ranges)
+
+
+def _num_copied(order: list[Draft]) -> tuple[int, int]:
+    """(leading turns known from another session, known turns behind the first new one)."""
+    copied, later = 0, 0
+    leading = True
+    for index, draft in enumerate(order):
+        if draft.known:
+            copied, later = (index + 1, later) if leading else (copied, later + 1)
+        elif draft.role in ("assistant", "tool"):
+            leading = False
+    return copied, later

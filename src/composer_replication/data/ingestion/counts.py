@@ -1,0 +1,160 @@
+"""Counts per file: those of the raw records, kept while reading, and those recomputed from the stored Sessions.
+
+The two are kept apart on purpose. A merge or a join that loses something shows as a difference between them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from composer_replication.core.trace import INTERRUPT_PREFIX, Session, Text
+from composer_replication.data.sites.kinds import error_kind
+
+NOT_A_MODEL_ERROR = ("user_rejected", "interrupted", "permission_aborted", "permission_denied", "sibling_errored")
+MAX_DAMAGE_SHOWN = 20
+Status = Literal["read", "duplicate", "foreign", "damaged", "empty", "unreadable", "refused"]
+
+
+@dataclass(slots=True)
+class RawCounts:
+    """What stood in the file, record by record, before anything was merged or dropped.
+
+    `records` are lines that decode to an object; `damaged_lines` are the others. `damage` names the first of them, and
+    fields that were left out for their type, with line and reason. `duplicates` are records or blocks met twice.
+    """
+
+    records: int = 0
+    record_types: dict[str, int] = field(default_factory=dict)
+    session_ids: set[str] = field(default_factory=set)
+    versions: set[str] = field(default_factory=set)
+    models: dict[str, int] = field(default_factory=dict)
+    assistant_records: int = 0
+    sidechain_records: int = 0
+    interleaved: set[str] = field(default_factory=set)
+    attachments: Counter[str] = field(default_factory=Counter)
+    unknown_types: Counter[str] = field(default_factory=Counter)
+    unknown_attachments: Counter[str] = field(default_factory=Counter)
+    opaque_blocks: Counter[str] = field(default_factory=Counter)
+    damaged_lines: int = 0
+    odd_fields: int = 0
+    damage: list[tuple[int, str]] = field(default_factory=list)
+    duplicates: int = 0
+    dangling_parents: int = 0
+    copied_inside: int = 0
+
+    def note(self, line: int, why: str) -> None:
+        """Remember where something was wrong; only the first few places are kept."""
+        if len(self.damage) < MAX_DAMAGE_SHOWN:
+            self.damage.append((line, why))
+
+
+def session_counts(sessions: Iterable[Session], *, kind_of: Callable[[str], str] = error_kind) -> dict[str, Any]:
+    """The message-level counts of sessions, from nothing but the sessions.
+
+    `assistant_messages` includes the records that no model wrote (they are stored as "synthetic" events);
+    `model_messages` does not. `error_kinds` counts results with is_error by kind.
+    Example: session_counts([session])["tool_use"] -> 58
+    """
+    count: Counter[str] = Counter()
+    kinds: Counter[str] = Counter()
+    calls: set[str] = set()
+    answered: set[str] = set()
+    for session in sessions:
+        for turn in session.turns:
+            if turn.role == "assistant":
+                ids = {call.id for call in turn.calls}
+                calls |= ids
+                count["model_messages"] += 1
+                count["parallel_messages"] += len(ids) > 1
+            elif turn.role == "tool":
+                for result in turn.results:
+                    count["tool_result"] += 1
+                    answered.add(result.call_id)
+                    if result.is_error:
+                        kinds[kind_of(result.text)] += 1
+            elif turn.tag == "interrupt":
+                count["interrupt_texts"] += sum(isinstance(b, Text) and b.text.startswith(INTERRUPT_PREFIX) for b in turn.blocks)
+        for event in session.events:
+            count[event.kind] += 1
+    return {
+        "assistant_messages": count["model_messages"] + count["synthetic"],
+        "model_messages": count["model_messages"],
+        "synthetic_messages": count["synthetic"],
+        "tool_use": len(calls),
+        "tool_result": count["tool_result"],
+        "tool_use_without_result": len(calls - answered),
+        "tool_result_without_use": len(answered - calls),
+        "is_error": sum(kinds.values()),
+        "error_kinds": dict(kinds),
+        "not_a_model_error": sum(kinds[k] for k in NOT_A_MODEL_ERROR),
+        "parallel_messages": count["parallel_messages"],
+        "interrupt_texts": count["interrupt_texts"],
+        "compact_boundaries": count["compaction"],
+        "microcompactions": count["microcompaction"],
+        "hook_blocks": count["hook_blocked"],
+        "queued_texts": count["queued"],
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileReport:
+    """What was read from one file and what became of it.
+
+    `status`: "read" | "duplicate" (all of it stands in a file read before) | "foreign" (not Claude Code) |
+    "damaged" (no readable record) | "empty" | "unreadable" | "refused". `why` says it in words where it is not "read".
+    `counts` are `session_counts` of the sessions of the file itself; `progress_counts` of the subagents whose messages
+    it carries in progress records.
+    """
+
+    file: str
+    status: Status
+    why: str = ""
+    num_bytes: int = 0
+    sha256: str = ""
+    raw: RawCounts = field(default_factory=RawCounts)
+    counts: Mapping[str, Any] = field(default_factory=dict)
+    progress_counts: Mapping[str, Any] = field(default_factory=dict)
+    session_names: tuple[str, ...] = ()
+    num_subagents: int = 0
+    num_copied_turns: int = 0
+    num_filtered: int = 0
+    redactions: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON: raw-record counts, then counts of the stored sessions, then what was left out."""
+        raw = self.raw
+        return {
+            "file": self.file,
+            "status": self.status,
+            "why": self.why,
+            "bytes": self.num_bytes,
+            "sha256": self.sha256,
+            "versions": sorted(raw.versions),
+            "records": raw.records,
+            "record_types": dict(raw.record_types),
+            "session_ids": len(raw.session_ids),
+            "models": dict(raw.models),
+            "assistant_records": raw.assistant_records,
+            "interleaved_messages": len(raw.interleaved),
+            "sidechain_records": raw.sidechain_records,
+            "attachments": dict(raw.attachments),
+            **self.counts,
+            "sessions": list(self.session_names),
+            "subagents": self.num_subagents,
+            "progress_subagents": dict(self.progress_counts),
+            "copied_turns": self.num_copied_turns,
+            "copied_inside": raw.copied_inside,
+            "filtered_sessions": self.num_filtered,
+            "duplicates": raw.duplicates,
+            "dangling_parents": raw.dangling_parents,
+            "unknown_types": dict(raw.unknown_types),
+            "unknown_attachments": dict(raw.unknown_attachments),
+            "opaque_blocks": dict(raw.opaque_blocks),
+            "damaged_lines": raw.damaged_lines,
+            "odd_fields": raw.odd_fields,
+            "damage": [{"line": line, "why": why} for line, why in raw.damage],
+            "redactions": dict(self.redactions),
+        }

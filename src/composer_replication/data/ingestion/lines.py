@@ -1,0 +1,74 @@
+"""Lines of a log, read in bounded pieces: a line that is too long is counted, never held."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+BUFFER_BYTES = 2**17
+
+
+@dataclass(slots=True)
+class LineReader:
+    """Non-blank lines of a file with their numbers; what cannot be one is told apart.
+
+    After the iteration: `sha256` of the bytes ("" unless asked for), `unfinished` = the number of a last line without
+    a newline (0 = none), `binary` = a NUL byte stood near the beginning. A line longer than `max_line_bytes` is yielded
+    as None; no more than that many bytes of it are ever in memory.
+
+    Example: b'{"a":1}\\n\\n{"b"' -> (1, b'{"a":1}\\n'), (3, b'{"b"'); unfinished = 3
+    """
+
+    path: Path
+    max_line_bytes: int
+    hashed: bool = True
+    sha256: str = ""
+    unfinished: int = 0
+    binary: bool = False
+
+    def __iter__(self) -> Iterator[tuple[int, bytes | None]]:
+        digest = hashlib.sha256()
+        with self.path.open("rb", buffering=0) as raw:
+            source: io.RawIOBase = _Hashing(raw, digest) if self.hashed else raw
+            stream = io.BufferedReader(source, BUFFER_BYTES)
+            self.binary = b"\0" in stream.peek(1)
+            number, limit, readline = 0, self.max_line_bytes, stream.readline
+            while line := readline(limit):
+                number += 1
+                if len(line) == limit and line[-1] != 10:
+                    if not _skip_line(stream):
+                        self.unfinished = number
+                    yield number, None
+                elif not line.isspace():
+                    if line[-1] != 10:
+                        self.unfinished = number
+                    yield number, line
+        self.sha256 = digest.hexdigest() if self.hashed else ""
+
+
+def _skip_line(stream: io.BufferedReader) -> bool:
+    """Go to the end of the line without keeping it; False if the file ends first."""
+    while piece := stream.readline(BUFFER_BYTES):
+        if piece[-1] == 10:
+            return True
+    return False
+
+
+class _Hashing(io.RawIOBase):
+    """A file that adds every byte read to a digest."""
+
+    def __init__(self, raw: io.RawIOBase, digest: Any) -> None:
+        self._raw, self._update = raw, digest.update
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        count = self._raw.readinto(buffer)
+        if count:
+            self._update(memoryview(buffer)[:count])
+        return count

@@ -1,0 +1,476 @@
+"""One log file into Sessions, in one pass: decode each line, merge, join, keep the raw counts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from composer_replication.core.trace import (
+    ENVIRONMENT,
+    HARNESS,
+    HUMAN,
+    Block,
+    Opaque,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+)
+from composer_replication.data.ingestion.attachments import ATTACHMENT_TYPES, read_attachment
+from composer_replication.data.ingestion.authorship import authorship
+from composer_replication.data.ingestion.conversation import Conversation
+from composer_replication.data.ingestion.counts import RawCounts
+from composer_replication.data.ingestion.find import LogFile
+from composer_replication.data.ingestion.lines import LineReader
+from composer_replication.data.ingestion.records import (
+    RECORD_TYPES,
+    BadRecord,
+    RawBlock,
+    Record,
+    agent_of_progress,
+    decode,
+    decode_progress,
+    decode_typed,
+    is_deep,
+    rare,
+)
+from composer_replication.data.ingestion.tools import offered_tools
+
+SYNTHETIC_MODEL = "<synthetic>"
+SUBAGENT_TOOLS = ("Task", "Agent")
+FOREIGN_AFTER_RECORDS = 200
+
+
+@dataclass(slots=True)
+class Stream:
+    """One conversation of a file with what is known about it: the main one, or a subagent's."""
+
+    conversation: Conversation
+    agent_id: str = ""
+    call_id: str | None = None
+    from_progress: bool = False
+    prompt: str = ""
+    session_ids: dict[str, int] = field(default_factory=dict)
+    cwd: str = ""
+    started: str = ""
+    ended: str = ""
+    tools: tuple[ToolSpec, ...] = ()
+    system: str = ""
+    synthetic: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class KnownIds:
+    """Ids of messages read so far in any file: 64-bit hashes, so that a gigabyte of logs stays small.
+
+    `agents` are the subagents that have a file of their own: their copies in progress records are left out.
+    """
+
+    seen: set[int] = field(default_factory=set)
+    agents: set[tuple[str, str]] = field(default_factory=set)
+
+
+class FileReader:
+    """Reads one file; afterwards `main`, `sides` and `raw` hold what it gave.
+
+    Example: reader = FileReader(log, KnownIds()); reader.read(); reader.main.conversation.finish()
+    """
+
+    def __init__(self, log: LogFile, known: KnownIds, *, max_line_bytes: int = 2**26, hashed: bool = True) -> None:
+        self.log = log
+        self.lines = LineReader(log.path, max_line_bytes, hashed=hashed)
+        self.raw = RawCounts()
+        self.main = Stream(Conversation())
+        self.sides: dict[str, Stream] = {}
+        self.agent_calls: dict[str, str] = {}  # agent id -> call id, from the results of subagent calls
+        self.repository = ""
+        self.is_claude_code = False
+        self.num_known = 0
+        self.fresh: list[int] = []
+        self._seen = known.seen
+        self._agents = known.agents
+        self._side_of: dict[str, Stream] = {}
+        self._first_users: dict[str, int] = {}
+        self._num_users = 0
+        self._task_calls: set[str] = set()
+        self._queue: list[str] = []
+        self._number = 0
+
+    def read(self) -> None:
+        """Read the whole file; raises OSError if it cannot be opened or read, SessionError if it is refused."""
+        raw, types = self.raw, self.raw.record_types
+        session_id = version = None
+        for number, line in self.lines:
+            if line is None:
+                raw.damaged_lines += 1
+                raw.note(number, f"longer than {self.lines.max_line_bytes / 2**20:g} MiB")
+                continue
+            self._number = number
+            try:
+                record = decode_typed(line)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                record = self._decode_again(line)
+                if record is None:
+                    continue
+            kind = record.type
+            name = f"{kind}/{record.subtype}" if record.subtype else kind
+            types[name] = types.get(name, 0) + 1
+            if record.sessionId != session_id and record.sessionId:
+                raw.session_ids.add(session_id := record.sessionId)
+            if record.version != version and record.version:
+                raw.versions.add(version := record.version)
+            if record.isSidechain:
+                raw.sidechain_records += 1
+            if kind == "assistant":
+                self._count_assistant(record)
+                self._assistant(record, line, self._stream(record))
+            elif kind == "user":
+                self._num_users += 1
+                self._user(record, line, self._stream(record))
+            else:
+                self._other(record, line)
+                if not self.is_claude_code and sum(types.values()) >= FOREIGN_AFTER_RECORDS:
+                    break
+        raw.records = sum(types.values())
+        for stream in (self.main, *self.sides.values()):
+            raw.duplicates += stream.conversation.num_duplicates
+            raw.dangling_parents += stream.conversation.num_dangling
+
+    def _decode_again(self, line: bytes) -> Record | None:
+        """A line the fast decoder refused: what can be used of it, or None; either way it is noted."""
+        raw, number = self.raw, self._number
+        try:
+            record, left_out = decode(line)
+        except BadRecord as error:
+            raw.damaged_lines += 1
+            raw.note(number, "cut short at the end of the file" if number == self.lines.unfinished else str(error))
+            return None
+        if left_out:
+            raw.odd_fields += len(left_out)
+            raw.note(number, f"wrong type, left out: {', '.join(left_out)}")
+        return record
+
+    # ---- counting ----------------------------------------------------------------------------------------------
+
+    def _count_assistant(self, record: Record) -> None:
+        raw = self.raw
+        raw.assistant_records += 1
+        message = record.message
+        if message is not None:
+            if model := message.model:
+                raw.models[model] = raw.models.get(model, 0) + 1
+            if name := message.id:
+                first = self._first_users.setdefault(name, self._num_users)
+                if first != self._num_users:
+                    raw.interleaved.add(name)
+
+    def _is_known(self, key: str | None) -> bool:
+        """Whether a message stands in a file read before; a new one is remembered when the file is done."""
+        if key is None:
+            return False
+        mark = hash(key)
+        if mark in self._seen:
+            self.num_known += 1
+            return True
+        self.fresh.append(mark)
+        return False
+
+    # ---- messages ----------------------------------------------------------------------------------------------
+
+    def _stream(self, record: Record) -> Stream:
+        """The conversation a message belongs to."""
+        name = record.sessionId
+        if record.message is not None and (name or record.uuid):
+            self.is_claude_code = True
+        stream = self._side(record) if record.isSidechain else self.main
+        if stamp := record.timestamp:
+            stream.ended = stamp
+            if not stream.started:
+                stream.started = stamp
+        if name:
+            stream.session_ids[name] = stream.session_ids.get(name, 0) + 1
+        if not stream.cwd and record.cwd:
+            stream.cwd = record.cwd
+        return stream
+
+    def _side(self, record: Record) -> Stream:
+        key = record.agentId or ""
+        stream = self.sides.get(key) if key else self._side_of.get(record.parentUuid or "")
+        if stream is None:
+            key = key or f"{len(self.sides) + 1}"
+            stream = self.sides[key] = Stream(Conversation(), agent_id=key)
+        if record.uuid:
+            self._side_of[record.uuid] = stream
+        return stream
+
+    def _assistant(self, record: Record, line: bytes, stream: Stream) -> None:
+        message, uuid, conversation = record.message, record.uuid, stream.conversation
+        if message is None:
+            self._damaged("an assistant record without a message")
+            return
+        if uuid is not None and uuid in conversation.at:
+            self.raw.duplicates += 1
+            return
+        key = message.id or uuid or f"line {self._number}"
+        if message.model == SYNTHETIC_MODEL or record.isApiErrorMessage:
+            conversation.link(uuid, record.parentUuid)
+            if key not in stream.synthetic:
+                stream.synthetic.add(key)
+                conversation.event("synthetic", text=_plain_text(message.content))
+            return
+        known = key not in conversation.by_message and self._is_known(key)
+        draft = conversation.assistant(uuid, record.parentUuid, key, message.model, known=known)
+        if message.usage is not None:
+            draft.usage = message.usage
+        content, blocks = message.content, draft.blocks
+        if isinstance(content, str):
+            content = [RawBlock(type="text", text=content)]
+        for place, raw in enumerate(content or ()):
+            kind = raw.type
+            if kind == "tool_use" and type(raw.input) is dict and raw.id is not None and raw.name is not None and not is_deep(raw.input):
+                conversation.call(draft, ToolCall(raw.id, raw.name, raw.input))
+                if raw.name in SUBAGENT_TOOLS:
+                    self._task_calls.add(raw.id)
+            else:
+                block: Block
+                if kind == "text":
+                    block = Text(raw.text or "")
+                elif kind == "thinking":
+                    block = Thinking(raw.thinking or "")
+                else:
+                    if kind == "tool_use":
+                        self._damaged("a call without id, name or usable arguments")
+                    block = self._opaque(raw, line, place)
+                if blocks and block in blocks:
+                    self.raw.duplicates += 1
+                else:
+                    blocks.append(block)
+
+    def _user(self, record: Record, line: bytes, stream: Stream) -> None:
+        message, uuid, conversation = record.message, record.uuid, stream.conversation
+        if message is None:
+            self._damaged("a user record without a message")
+            return
+        if uuid is not None and uuid in conversation.at:
+            self.raw.duplicates += 1
+            return
+        content = message.content
+        if isinstance(content, str):
+            content = [RawBlock(type="text", text=content)]
+        if record.isCompactSummary and conversation.begins_compaction():
+            conversation.event("compaction")
+        parent, spoken = record.parentUuid, []
+        for place, raw in enumerate(content or ()):
+            if raw.type == "tool_result":
+                if raw.tool_use_id is None:
+                    self._damaged("a result that names no call")
+                    continue
+                block = _tool_result(raw)
+                known = block.call_id not in conversation.answered and self._is_known(block.call_id)
+                conversation.result(uuid, parent, block, ENVIRONMENT, known=known)
+                if block.call_id in self._task_calls:
+                    self._learn_agent(record, block.call_id)
+                parent = uuid or parent
+            elif raw.type == "text":
+                if raw.text:
+                    spoken.append(
+                        (authorship(raw.text, is_meta=bool(record.isMeta), is_summary=bool(record.isCompactSummary)), Text(raw.text))
+                    )
+            else:
+                spoken.append((authorship("", is_meta=bool(record.isMeta)), self._opaque(raw, line, place)))
+        if spoken:
+            self._say(record, stream, spoken, parent)
+        conversation.link(uuid, record.parentUuid)  # an empty message still has children
+
+    def _say(self, record: Record, stream: Stream, spoken: list[tuple[Any, Block]], parent: str | None) -> None:
+        """The texts of a user record; neighbours by the same author are one turn."""
+        uuid, known = record.uuid, self._is_known(record.uuid)
+        if not stream.prompt and isinstance(spoken[0][1], Text):
+            stream.prompt = spoken[0][1].text
+        while spoken:
+            who = spoken[0][0]
+            run = 1
+            while run < len(spoken) and spoken[run][0] == who:
+                run += 1
+            stream.conversation.say(uuid, parent, who.author, who.tag, [block for _, block in spoken[:run]], known=known)
+            parent = uuid or parent
+            del spoken[:run]
+
+    def _opaque(self, raw: RawBlock, line: bytes, place: int) -> Opaque:
+        """A block that is kept but not interpreted; pictures and documents without their bytes."""
+        kind = raw.type or "?"
+        self.raw.opaque_blocks[kind] += 1
+        if raw.source is not None:
+            return Opaque(kind, json.dumps({"media_type": raw.source.media_type}))
+        message = rare(line).get("message")
+        if isinstance(message, dict) and isinstance(message.get("message"), dict):
+            message = message["message"]  # a progress record wraps the record
+        blocks = message.get("content") if isinstance(message, dict) else None
+        value = blocks[place] if isinstance(blocks, list) and place < len(blocks) else None
+        return Opaque(kind, "" if value is None or is_deep(value) else json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+    def _damaged(self, why: str) -> None:
+        self.raw.odd_fields += 1
+        self.raw.note(self._number, why)
+
+    def _learn_agent(self, record: Record, call_id: str) -> None:
+        agent = agent_of_progress(record.toolUseResult)
+        if agent:
+            self.agent_calls[agent] = call_id
+
+    # ---- other records -----------------------------------------------------------------------------------------
+
+    def _other(self, record: Record, line: bytes) -> None:
+        kind = record.type
+        if kind not in RECORD_TYPES:
+            self.raw.unknown_types[kind] += 1
+        elif record.sessionId or record.uuid or kind in ("summary", "file-history-snapshot"):
+            self.is_claude_code = True
+        if kind == "progress":
+            if b'"agent_progress"' in line:
+                self._progress(record, line)
+            self.main.conversation.link(record.uuid, record.parentUuid)
+        elif kind == "attachment":
+            self._attachment(record, rare(line))
+        elif kind == "system":
+            self._system(record, line)
+        elif kind == "queue-operation":
+            self._queued(rare(line))
+        elif kind == "pr-link":
+            name = rare(line).get("prRepository")
+            self.repository = name if isinstance(name, str) else self.repository
+        else:
+            self.main.conversation.link(record.uuid, record.parentUuid)
+
+    def _progress(self, record: Record, line: bytes) -> None:
+        """A subagent's message inside a progress record, unless the subagent has a file of its own."""
+        agent = agent_of_progress(record.data)
+        if (record.sessionId or "", agent) in self._agents:
+            return
+        progress = decode_progress(record.data)
+        inner = progress.message if progress is not None and progress.type == "agent_progress" else None
+        if inner is None or inner.message is None:
+            self._damaged("a progress record whose message cannot be used")
+            return
+        call_id = rare(line).get("parentToolUseID")
+        key = agent or (call_id if isinstance(call_id, str) else "?")
+        stream = self.sides.get(key)
+        if stream is None:
+            stream = Stream(Conversation(chained=False), agent_id=key, from_progress=True, cwd=record.cwd or "")
+            stream.call_id = call_id if isinstance(call_id, str) else None
+            self.sides[key] = stream
+        if record.sessionId:
+            stream.session_ids[record.sessionId] = 1
+        stream.started = stream.started or inner.timestamp or ""
+        stream.ended = inner.timestamp or stream.ended
+        inner.parentUuid = None
+        if inner.type == "assistant":
+            self._assistant(inner, bytes(record.data), stream)
+        elif inner.type == "user":
+            self._user(inner, bytes(record.data), stream)
+
+    def _attachment(self, record: Record, whole: dict[str, Any]) -> None:
+        payload = whole.get("attachment")
+        if isinstance(payload, dict) and "rendered" in whole:
+            payload = {**payload, "rendered": whole["rendered"]}
+        found = read_attachment(payload)
+        self.raw.attachments[found.kind] += 1
+        if found.kind not in ATTACHMENT_TYPES:
+            self.raw.unknown_attachments[found.kind] += 1
+        stream = self._stream(record) if record.isSidechain else self.main
+        conversation = stream.conversation
+        if record.uuid is not None and record.uuid in conversation.at:
+            self.raw.duplicates += 1
+            return
+        if found.event:
+            conversation.event(found.event, call_id=found.call_id, text=found.event_text)
+        if found.tools is not None:
+            stream.tools = offered_tools(found.tools) or stream.tools
+        if found.kind == "prompt_snapshot":
+            if found.text and found.text != stream.system:
+                stream.system = found.text
+                conversation.set_system([Text(found.text)], HARNESS)
+        elif found.text:
+            conversation.say(record.uuid, record.parentUuid, found.author, found.tag, [Text(found.text)], loose=True)
+        conversation.link(record.uuid, record.parentUuid)
+
+    def _system(self, record: Record, line: bytes) -> None:
+        conversation = self._stream(record).conversation if record.isSidechain else self.main.conversation
+        kind = record.subtype
+        if kind == "compact_boundary":
+            if record.uuid in conversation.at:
+                self.raw.duplicates += 1
+                return
+            conversation.event("compaction")
+            conversation.compact(_preserved(rare(line).get("compactMetadata"), conversation))
+            conversation.link(record.uuid, None)
+            return
+        if kind == "microcompact_boundary":
+            metadata = rare(line).get("microcompactMetadata")
+            metadata = metadata if isinstance(metadata, dict) else {}
+            conversation.event("microcompaction")
+            conversation.clear_results(_ids(metadata.get("compactedToolIds")), attachments=_ids(metadata.get("clearedAttachmentUUIDs")))
+        elif kind == "api_error":
+            conversation.event("api_error")
+        conversation.link(record.uuid, record.parentUuid)
+
+    def _queued(self, whole: dict[str, Any]) -> None:
+        """Text typed while the agent worked: "remove" = handed to it in mid-turn, "dequeue" = sent as a message later."""
+        operation, content = whole.get("operation"), whole.get("content")
+        if operation == "enqueue":
+            self._queue.append(content if isinstance(content, str) else "")
+        elif operation in ("dequeue", "remove") and self._queue:
+            text = self._queue.pop(0)
+            if operation == "remove" and text and authorship(text).author == HUMAN:
+                self.main.conversation.event("queued", text=text)
+        elif operation == "popAll":
+            self._queue.clear()
+
+
+def _ids(value: Any) -> list[str]:
+    return [v for v in value if isinstance(v, str)] if isinstance(value, list) else []
+
+
+def _preserved(metadata: Any, conversation: Conversation) -> list[str]:
+    """Record ids of the messages that a compaction kept: listed, or all from the head to the tail of a segment."""
+    if not isinstance(metadata, dict):
+        return []
+    messages, segment = metadata.get("preservedMessages"), metadata.get("preservedSegment")
+    if isinstance(messages, dict) and (uuids := _ids(messages.get("uuids"))):
+        return uuids
+    if isinstance(segment, dict):
+        head, tail = segment.get("headUuid"), segment.get("tailUuid")
+        order = list(conversation.at)
+        if head in conversation.at and tail in conversation.at:
+            return order[order.index(head) : order.index(tail) + 1]
+    return []
+
+
+def _plain_text(content: str | list[RawBlock] | None) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(b.text for b in content or () if b.text)
+
+
+def _tool_result(raw: RawBlock) -> ToolResult:
+    """A result as it was shown; a reference to a tool is written as such, a picture as its media type."""
+    content = raw.content
+    call_id = raw.tool_use_id or ""
+    if content is None or isinstance(content, str):
+        return ToolResult(call_id, content or "", raw.is_error)
+    texts: list[str] = []
+    images: list[str] = []
+    for part in content:
+        if isinstance(part, str):
+            texts.append(part)
+        elif part.text is not None:
+            texts.append(part.text)
+        elif part.type == "tool_reference":
+            texts.append(f"tool_reference: {part.tool_name}")
+        elif part.source is not None or part.type == "image":
+            images.append(part.source.media_type if part.source is not None else "")
+    return ToolResult(call_id, "\n".join(texts), raw.is_error, tuple(images))

@@ -1,0 +1,66 @@
+"""The tools of a session: from the log where it holds them, else inferred from the calls seen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from composer_replication.core.trace import ToolCall, ToolSpec
+
+_TYPES: dict[type, str] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    list: "array",
+    dict: "object",
+    type(None): "null",
+}
+
+
+def offered_tools(entries: Any) -> tuple[ToolSpec, ...]:
+    """The tools of a prompt snapshot, [{"name", "description", "schema": {"input_schema": ...}}]; odd entries are left out.
+
+    >>> offered_tools([{"name": "Read", "schema": {"input_schema": {"type": "object"}}}])
+    (ToolSpec(name='Read', description='', parameters={'type': 'object'}),)
+    """
+    specs: dict[str, ToolSpec] = {}
+    for entry in entries if isinstance(entries, list) else ():
+        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+            continue
+        schema = entry.get("schema")
+        inner = schema.get("input_schema", schema) if isinstance(schema, dict) else entry.get("input_schema")
+        description = entry.get("description")
+        specs[entry["name"]] = ToolSpec(
+            name=entry["name"],
+            description=description if isinstance(description, str) else "",
+            parameters=inner if isinstance(inner, dict) else {},
+        )
+    return tuple(specs.values())
+
+
+def tools_from_calls(calls: Iterable[ToolCall]) -> tuple[ToolSpec, ...]:
+    """One tool per name called: a property per argument seen, required = in every call of it.
+
+    A call with wrong arguments widens the schema, so this says what was called, not what was on offer.
+
+    >>> calls = [ToolCall("c1", "Read", {"path": "a", "limit": 5}), ToolCall("c2", "Read", {"path": "b"})]
+    >>> tools_from_calls(calls)[0].parameters["required"]
+    ['path']
+    """
+    by_name: dict[str, list[Mapping[str, Any]]] = {}
+    for call in calls:
+        by_name.setdefault(call.name, []).append(call.arguments)
+    return tuple(ToolSpec(name=name, parameters=_schema(by_name[name])) for name in sorted(by_name))
+
+
+def _schema(calls: list[Mapping[str, Any]]) -> dict[str, Any]:
+    pairs = Counter([(name, type(value)) for arguments in calls for name, value in arguments.items()])
+    types: dict[str, list[str]] = {}
+    times: Counter[str] = Counter()
+    for (name, kind), count in pairs.items():
+        types.setdefault(name, []).append(_TYPES.get(kind, "string"))
+        times[name] += count
+    properties = {name: {"type": kinds[0] if len(kinds) == 1 else sorted(kinds)} for name, kinds in types.items()}
+    return {"type": "object", "properties": properties, "required": [name for name in types if times[name] == len(calls)]}

@@ -1,0 +1,28 @@
+"""One verdict for one call and its result, whatever the tool."""
+
+from __future__ import annotations
+
+from composer_replication.core.trace import ToolCall, ToolResult
+from composer_replication.data.sites.shell import SHELL_TOOLS, shell_command
+from composer_replication.data.sites.shell_errors import judge_shell_error
+from composer_replication.data.sites.tool_errors import judge_tool_error, not_the_model, says_error
+from composer_replication.data.sites.verdict import Verdict
+
+
+def is_error(call: ToolCall, result: ToolResult) -> bool:
+    """Whether a result is an error: the log's own flag, or, where the log is silent, words only an agent program writes."""
+    if result.is_error is not None:
+        return result.is_error
+    return says_error(result.text, is_shell=call.name in SHELL_TOOLS)
+
+
+def judge(call: ToolCall, result: ToolResult) -> Verdict:
+    """What an error result says about its call.
+
+    >>> judge(ToolCall("c1", "Read", {"file_path": "a.py"}), ToolResult("c1", "File does not exist.", True)).category
+    'mistake'
+    """
+    command = shell_command(call.name, call.arguments)
+    if command is None or result.text.lstrip().startswith("<tool_use_error>"):
+        return judge_tool_error(result.text, tool=call.name)
+    return not_the_model(result.text) or judge_shell_error(command, result.text)

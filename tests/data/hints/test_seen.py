@@ -1,0 +1,145 @@
+"""Paths, commands and branches that the context had shown - and only those."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from composer_replication.core.trace import Segment, Session, SourceRef, Turn
+from composer_replication.data.hints.context import site_context, strings, turn_text
+from composer_replication.data.hints.rules import rule_for_kind, rule_for_tool, split_rules
+from composer_replication.data.hints.seen import commands_that_worked, known_paths_near, refs_seen, seen_paths
+from tests.data.sites.builder import bash, calls, failed, find, human, results, session
+
+MISSING = "<tool_use_error>File does not exist.</tool_use_error>"
+
+
+def at_the_end(*before: Turn, wrong: str = "nope.py", **more: Any) -> Any:
+    """The context of a Read of a missing file after some turns."""
+    log = session(human("x"), *before, calls(("w", "Read", {"file_path": wrong})), failed("w", MISSING), **more)
+    return site_context(log, next(s for s in find(log) if s.call_id == "w"))
+
+
+def did(call: tuple[str, str, dict[str, Any]], text: str, error: bool | None = None) -> tuple[Turn, Turn]:
+    return calls(call), results((call[0], text, error))
+
+
+@pytest.mark.parametrize(
+    ("call", "text", "paths"),
+    [
+        (("a", "Read", {"file_path": "/w/a.py"}), "1\timport b.py", ["/w/a.py"]),
+        (("a", "Glob", {"pattern": "*"}), "/w/a.py\n/w/b/c.py", ["/w/a.py", "/w/b/c.py"]),
+        (("a", "LS", {"path": "/w"}), "- src/\n  - src/a.py", ["src/", "src/a.py"]),
+        (("a", "Grep", {"pattern": "x"}), "Found 2 files\nsrc/a.py\nsrc/b.py", ["src/a.py", "src/b.py"]),
+        (("a", "Grep", {"pattern": "x"}), "src/a.py:12:import os.path\nsrc/b.py-13-y", ["src/a.py", "src/b.py"]),
+        (bash("a", "git ls-files | head"), "go.mod\ncmd/x.go", ["go.mod", "cmd/x.go"]),
+        (bash("a", "find . -name '*.go'"), "./cmd/x.go\n./y.go", ["./cmd/x.go", "./y.go"]),
+        (bash("a", "ls src"), "a.py\nb.py", ["src/a.py", "src/b.py"]),
+        (
+            bash("a", "ls -la"),
+            "total 8\ndrwxr-xr-x  3 dev staff 96 Jan  3 10:00 .\n-rw-r--r--  1 dev staff 120 Jan  3 10:00 a.py",
+            ["a.py"],
+        ),
+        (bash("a", "grep -rl x src"), "src/a.py\nsrc/b.py", ["src/a.py", "src/b.py"]),
+        (bash("a", "rg --files src"), "src/a.py", ["src/a.py"]),
+        (bash("a", "./scripts/run.sh"), "fine", ["./scripts/run.sh"]),
+        # no evidence that it exists
+        (bash("a", "cat notes"), "src/a.py", []),
+        (bash("a", "ls a b"), "a:\nx.py\nb:\ny.py", []),
+        (bash("a", "ls src && find ."), "a.py", []),
+        (("a", "WebFetch", {"url": "u"}), "src/a.py", []),
+    ],
+)
+def test_only_listings_reads_and_runs_that_worked_show_paths(call: tuple[str, str, dict[str, Any]], text: str, paths: list[str]) -> None:
+    assert seen_paths(at_the_end(*did(call, text))) == paths
+
+
+def test_a_failed_call_shows_no_path_and_a_removed_one_is_forgotten() -> None:
+    assert seen_paths(at_the_end(*did(("a", "Read", {"file_path": "a.py"}), MISSING, True))) == []
+    found = did(bash("a", "git ls-files"), "src/a.py\nsrc/b.py")
+    assert seen_paths(at_the_end(*found, *did(bash("b", "rm src/a.py"), ""))) == ["src/b.py"]
+    assert seen_paths(at_the_end(*found, *did(bash("b", "git mv src/b.py src/c.py"), ""))) == ["src/a.py"]
+
+
+def test_what_came_after_the_site_or_was_cleared_is_not_seen() -> None:
+    listing = did(("a", "Glob", {"pattern": "*"}), "src/a.py")
+    turns = (
+        human("x"),
+        *listing,
+        calls(("w", "Read", {"file_path": "b.py"})),
+        failed("w", MISSING),
+        *did(("z", "Glob", {"pattern": "b*"}), "lib/b.py"),
+    )
+
+    def seen(*segments: Segment) -> list[str]:
+        log = Session(id="s1", source=SourceRef(file="a"), turns=turns, segments=segments)
+        return seen_paths(site_context(log, find(log)[0]))
+
+    assert seen(Segment(start=0, end=7)) == ["src/a.py"]
+    assert seen(Segment(start=0, end=3), Segment(start=3, end=7, context=((0, 3),), cleared=("a",))) == []
+    assert seen(Segment(start=0, end=3), Segment(start=3, end=7, context=((0, 1),))) == []
+
+
+def near(wrong: str, *paths: str, **more: Any) -> list[str]:
+    return known_paths_near(at_the_end(*did(("a", "Glob", {"pattern": "*"}), "\n".join(paths)), wrong=wrong, **more))
+
+
+def test_the_nearest_path_is_the_namesake_then_a_like_name_then_the_same_folder() -> None:
+    paths = ("src/cli/setup.go", "src/app/main.go", "src/cli/setup_test.go", "docs/readme.md")
+    assert near("src/app/setup.go", *paths) == ["src/cli/setup.go"]
+    assert near("cmd/summarize.go", "cmd/summarise.go", "cmd/other.go") == ["cmd/summarise.go", "cmd/other.go"]
+    assert near("/w/.golangci.yml", "/w/.golangci.yaml", "/w/go.mod")[0] == "/w/.golangci.yaml"
+    assert near("src/app/nothing_like.go", *paths) == ["src/app/main.go"]
+
+
+def test_where_nothing_seen_is_near_nothing_is_offered() -> None:
+    assert near("lib/zebra.rs", "src/cli/setup.go", "docs/readme.md") == []
+    assert near("src/a.py", "src/a.py") == []  # the wrong path itself is no remedy
+
+
+def test_relative_and_absolute_spellings_are_the_same_path() -> None:
+    assert near("/w/a.py", "a.py", cwd="/w") == []
+    assert near("/w/x/a.py", "a.py", "./a.py", cwd="/w") == ["a.py"]
+
+
+def test_a_folder_of_that_name_is_offered_where_a_file_in_it_was_seen() -> None:
+    log = session(
+        human("x"),
+        *did(("a", "Glob", {"pattern": "*"}), "cmd/cli/session/state.go"),
+        calls(bash("w", "cd session && ls")),
+        failed("w", "Exit code 1\n(eval):cd:1: no such file or directory: session"),
+    )
+    assert known_paths_near(site_context(log, find(log)[0])) == ["cmd/cli/session"]
+
+
+def test_commands_and_branches_that_were_seen() -> None:
+    context = at_the_end(
+        *did(bash("a", "git status && ls | grep x"), "On branch dev"),
+        *did(bash("b", "git branch"), "  dev\n* main"),
+        *did(bash("c", "nope"), "Exit code 127\ncommand not found: nope", True),
+        *did(bash("d", "git checkout fix/a"), "Switched to branch 'fix/a'"),
+    )
+    assert commands_that_worked(context) == ["git", "grep", "ls"]
+    assert refs_seen(context) == ["dev", "main", "fix/a"]
+
+
+def test_rules_are_bullets_and_paragraphs() -> None:
+    text = "# Title\nOne line\nof two.\n\n1. First\n   more\n* Second\n```\n- code\n```\n"
+    assert split_rules(text) == ("One line of two.", "First more", "Second")
+
+
+def test_which_rule_names_a_tool_or_a_kind() -> None:
+    rules = ("Read the docs.", "Avoid Bash loops", "the Bash tool is last resort", "For edit no match, re-read.", "mcp__db__query is slow")
+    assert rule_for_tool(rules, "Read") is None
+    assert rule_for_tool(rules, "Bash") == rules[2]
+    assert rule_for_tool(rules, "mcp__db__query") == rules[4]
+    assert rule_for_tool(rules, "") is None
+    assert rule_for_kind(rules, "edit_no_match") == rules[3]
+    assert rule_for_kind(rules, "file_missing") is None
+
+
+def test_every_word_of_a_message_is_its_text() -> None:
+    turn = calls("say", ("c", "Edit", {"a": ["x", 1, None], "b": {"c": True}}))
+    assert turn_text(turn).split("\n") == ["say", "Edit", "a", "x", "1", "null", "b", "c", "true"]
+    assert list(strings(1.5)) == ["1.5"]

@@ -1,0 +1,300 @@
+"""Hints end to end: one per mistake, counted where there is none, with what each one used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from composer_replication.core.config.data import HintsSettings
+from composer_replication.core.errors import ConfigError, SiteError
+from composer_replication.core.site import Hint
+from composer_replication.core.trace import Session, ToolSpec
+from composer_replication.data.hints.context import SiteContext
+from composer_replication.data.hints.write import HintReport, write_hints
+from composer_replication.data.hints.writers import BUILT_IN, KNOWS, TEMPLATES, WRITERS
+from tests.data.sites.builder import bash, calls, failed, find, human, one_call, results, session
+
+MISSING = "<tool_use_error>File does not exist.</tool_use_error>"
+TOOLS = (
+    ToolSpec(
+        name="Read",
+        description="Reads a file",
+        parameters={"properties": {"limit": {"type": "integer"}, "file_path": {"type": "string"}}, "required": ["file_path"]},
+    ),
+    ToolSpec(name="Edit", parameters={"properties": {"mode": {"enum": ["a", "b"]}, "n": {"type": ["integer", "null"]}}}),
+)
+
+
+def report(log: Session, **settings: Any) -> HintReport:
+    return write_hints(log, find(log), settings=HintsSettings(**settings))
+
+
+def hint(log: Session, **settings: Any) -> Hint:
+    got = report(log, **settings)
+    assert len(got.hints) == 1, got
+    return got.hints[0]
+
+
+def test_the_site_of_a_hint_its_length_its_overlap_and_what_it_knows() -> None:
+    got = hint(one_call("Edit", {"file_path": "src/app.py", "old_string": "the region"}, "String to replace not found in file."))
+    assert (got.site_id, got.kind, got.writer, got.knows) == ("s1:1:c1", "edit_no_match", "reread", ("kind",))
+    assert "`app.py`" in got.text and "read the region" in got.text
+    assert got.num_words == len(got.text.split())
+    words = got.text.lower().replace("`", " ").replace(".", " ").replace(",", " ").split()
+    assert got.overlap == pytest.approx(
+        sum(w in {"edit", "file_path", "src", "app", "py", "old_string", "the", "region"} for w in words) / len(words), abs=1e-4
+    )
+    assert got.overlap > 0
+
+
+def test_only_mistakes_get_hints_and_the_rest_is_counted() -> None:
+    log = session(
+        human("x"),
+        calls(("a", "Edit", {"file_path": "f"}), bash("b", "pytest")),
+        results(("a", "The user doesn't want to proceed with this tool use.", True), ("b", "Exit code 1\n1 failed", True)),
+    )
+    got = report(log)
+    assert (got.hints, got.refused, got.left_out) == ((), (), 2)
+
+
+def test_a_kind_without_anything_to_say_is_counted_not_guessed() -> None:
+    got = report(one_call("Read", {"file_path": "x.py"}, MISSING))
+    assert (got.hints, got.without) == ((), {"file_missing": 1})
+
+
+def test_a_site_of_another_session_is_refused() -> None:
+    one, other = one_call("Read", {"file_path": "x"}, MISSING), one_call("Read", {"file_path": "x"}, MISSING, id="s2")
+    with pytest.raises(SiteError, match="not of session"):
+        write_hints(other, find(one), settings=HintsSettings())
+
+
+# the writers --------------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_tool_is_answered_with_the_tools_on_offer() -> None:
+    wrong = "<tool_use_error>Error: No such tool available: Raed</tool_use_error>"
+    got = hint(one_call("Raed", {}, wrong, tools=TOOLS, tools_origin="log"))
+    assert got.text == "Reminder: available tools: Read, Edit."
+    assert got.knows == ("kind", "tools")
+
+
+def test_tools_inferred_from_calls_leave_out_names_that_never_worked() -> None:
+    wrong = "<tool_use_error>Error: No such tool available: Raed</tool_use_error>"
+    log = session(
+        human("x"),
+        calls(("a", "Read", {"file_path": "ok"}), ("b", "Raed", {}), ("c", "Wriet", {})),
+        results(("a", "1"), ("b", wrong, True), ("c", wrong, True)),
+        tools=(ToolSpec(name="Raed"), ToolSpec(name="Read"), ToolSpec(name="Wriet")),
+        tools_origin="reconstructed",
+    )
+    first = report(log).hints[0]
+    assert first.text == "Reminder: available tools: Read."
+    assert first.knows == ("kind", "tools:reconstructed")
+
+
+def test_bad_arguments_are_answered_with_the_schema() -> None:
+    wrong = "<tool_use_error>InputValidationError: Read failed due to the following issue:</tool_use_error>"
+    got = hint(one_call("Read", {"path": "a"}, wrong, tools=TOOLS, tools_origin="log"))
+    assert got.text == "Reminder: the tool Read takes file_path: string (required), limit: integer."
+    assert got.knows == ("kind", "schema")
+    enums = hint(one_call("Edit", {"x": 1}, wrong, tools=TOOLS, tools_origin="log"))
+    assert "mode: one of a|b, n: integer or null" in enums.text
+
+
+def test_without_a_schema_in_the_log_only_calls_that_worked_before_speak() -> None:
+    wrong = "<tool_use_error>InputValidationError: Read failed due to the following issue:</tool_use_error>"
+    inferred = {"tools": (ToolSpec(name="Read", parameters={"properties": {"path": {"type": "string"}}}),), "tools_origin": "reconstructed"}
+    assert report(one_call("Read", {"path": "a"}, wrong, **inferred)).without == {"bad_arguments": 1}
+    log = session(
+        human("x"),
+        calls(("a", "Read", {"file_path": "ok", "limit": 3})),
+        results(("a", "1")),
+        calls(("b", "Read", {"path": "a"})),
+        failed("b", wrong),
+        **inferred,
+    )
+    assert hint(log).text == "Reminder: calls of Read that worked in this session used the arguments file_path, limit."
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "text", "words"),
+    [
+        ("Write", {"file_path": "/p/plan.md"}, "File has not been read yet. Read it first", "`plan.md` has to be read"),
+        ("Edit", {"file_path": "a.go"}, "<tool_use_error>Found 3 matches of the string to replace", "stands in `a.go` more than once"),
+        ("Edit", {"file_path": "a.go"}, "No changes to make: old_string and new_string are exactly the same.", "must differ"),
+        ("Edit", {"file_path": "a.go"}, "File has been modified since read", "read the region"),
+        ("Read", {"file_path": "a.jsonl"}, "File content (3MB) exceeds maximum allowed size", "`a.jsonl` is too large"),
+        ("Read", {"file_path": "src/pkg/"}, "EISDIR: illegal operation on a directory, read", "`pkg` is a directory"),
+        ("Bash", {"command": "curl h?a=1"}, "Exit code 1\n(eval):1: no matches found: h?a=1", "Quote every argument"),
+        (
+            "Bash",
+            {"command": "python -c 'x = ('"},
+            'Exit code 1\n  File "<string>", line 1\n    x = (\n        ^\nSyntaxError: x',
+            "here-document",
+        ),
+        ("Bash", {"command": "jq '.a ! b'"}, "Exit code 3\njq: error: syntax error", "single quotes"),
+        ("Bash", {"command": "X=$(ls) && (a"}, "Exit code 1\n(eval):1: parse error near `('", "command line simple"),
+        ("Bash", {"command": "gh pr diff 1 --stat"}, "Exit code 1\nunknown flag: --stat", "`--stat` is not an option"),
+        ("Bash", {"command": "gh pr diff 1 -- a b"}, "Exit code 1\naccepts at most 1 arg(s), received 3", "usage before the call"),
+        (
+            "Bash",
+            {"command": "echo 1 > out/x.txt"},
+            "Exit code 1\n(eval):1: no such file or directory: out/x.txt",
+            "create the folder of `x.txt`",
+        ),
+    ],
+)
+def test_each_kind_has_its_sentence(tool: str, arguments: dict[str, Any], text: str, words: str) -> None:
+    assert words in hint(one_call(tool, arguments, text)).text
+
+
+def test_an_unknown_command_names_those_that_worked() -> None:
+    log = session(
+        human("x"),
+        calls(bash("a", "ls && git status"), bash("b", "nope2 x")),
+        results(("a", "ok"), ("b", "Exit code 127\n(eval):1: command not found: nope2", True)),
+        calls(bash("c", "gti log")),
+        failed("c", "Exit code 127\n(eval):1: command not found: gti"),
+    )
+    got = report(log)
+    assert [h.text for h in got.hints] == ["The command `gti` is not installed here. Commands that worked so far: git, ls."]
+    assert got.hints[0].knows == ("kind", "error_text", "commands_seen")
+    assert got.without == {"shell_unknown_command": 1}  # nothing had worked when the first one was made
+
+
+def test_a_repeated_call_is_told_where_its_answer_stands() -> None:
+    read = {"file_path": "a.py"}
+    log = session(human("x"), calls(("a", "Read", read)), results(("a", "1")), calls("hm"), calls(("b", "Read", read)), results(("b", "1")))
+    assert "already made 3 messages above" in hint(log).text
+
+
+def test_an_unknown_ref_is_answered_with_branches_seen() -> None:
+    log = session(
+        human("x"),
+        calls(bash("a", "git branch -a"), bash("s", "git status")),
+        results(("a", "* main\n  feature/login\n  remotes/origin/main"), ("s", "On branch main")),
+        calls(bash("b", "git diff feature/logn")),
+        failed("b", "Exit code 128\nfatal: ambiguous argument 'feature/logn': unknown revision or path not in the working tree."),
+    )
+    assert hint(log).text == "Branches seen so far: feature/login."
+
+
+def test_every_writer_says_what_it_knows_and_every_template_is_used() -> None:
+    assert set(WRITERS.values()) <= set(KNOWS)
+    assert set(BUILT_IN) == {w.__name__ for w in KNOWS}
+    source = Path(__import__("composer_replication.data.hints.writers", fromlist=["x"]).__file__).read_text()
+    unused = [name for name in TEMPLATES if f'_fill("{name}"' not in source and name != "rules"]
+    assert unused == []
+
+
+# writers of the user ------------------------------------------------------------------------------------------------
+
+
+def mine(context: SiteContext) -> str | None:
+    return f"Mind the {context.site.tool} rule." if context.call else None
+
+
+def none_at_all(context: SiteContext) -> str | None:
+    return None
+
+
+def blank(context: SiteContext) -> str | None:
+    return " ... "
+
+
+def a_list(context: SiteContext) -> list[str]:
+    return ["no"]
+
+
+def long_winded(context: SiteContext) -> str | None:
+    return "word " * 121
+
+
+def pastes_the_error(context: SiteContext) -> str | None:
+    return context.evidence.text if context.evidence else None
+
+
+HERE = __name__
+
+
+def test_a_writer_of_the_user_by_import_path_or_a_built_in_by_name() -> None:
+    log = one_call("Read", {"file_path": "x.py"}, MISSING)
+    got = hint(log, writers={"file_missing": f"{HERE}:mine"})
+    assert (got.text, got.writer, got.knows) == ("Mind the Read rule.", f"{HERE}:mine", ("custom",))
+    assert hint(log, writers={"file_missing": "reread"}).writer == "reread"
+    assert report(log, writers={"file_missing": f"{HERE}:none_at_all"}).without == {"file_missing": 1}
+
+
+@pytest.mark.parametrize(("name", "reason"), [("blank", "empty"), ("long_winded", "too_long")])
+def test_a_hint_that_is_empty_or_too_long_is_refused_with_the_reason(name: str, reason: str) -> None:
+    got = report(one_call("Read", {"file_path": "x.py"}, MISSING), writers={"file_missing": f"{HERE}:{name}"})
+    assert (got.hints, got.refusals) == ((), {reason: 1})
+    assert got.refused[0].site_id == "s1:1:c1"
+
+
+def test_the_longest_hint_allowed_is_a_setting() -> None:
+    log = one_call("Read", {"file_path": "x.py"}, MISSING)
+    assert report(log, writers={"file_missing": f"{HERE}:long_winded"}, max_words=121).refused == ()
+
+
+def test_the_text_of_the_error_is_not_a_hint() -> None:
+    log = one_call("Read", {"file_path": "x.py"}, MISSING)
+    assert report(log, writers={"file_missing": f"{HERE}:pastes_the_error"}).refusals == {"quotes_later_text": 1}
+
+
+def test_a_writer_that_cannot_be_used_is_named() -> None:
+    log = one_call("Read", {"file_path": "x.py"}, MISSING)
+    with pytest.raises(ConfigError, match=r"hints\.writers\.file_missing"):
+        report(log, writers={"file_missing": "no_such_writer"})
+    with pytest.raises(ConfigError, match="returned list"):
+        report(log, writers={"file_missing": f"{HERE}:a_list"})
+
+
+# rules --------------------------------------------------------------------------------------------------------------
+
+RULES = """# House rules
+Read everything twice.
+
+- On a file missing error, list the folder
+  before anything else.
+- Use `Grep`, not grep.
+```
+- not a rule: edit_no_match
+```
+"""
+
+
+def test_a_rule_that_names_the_kind_comes_first_and_one_that_names_the_tool_last(tmp_path: Path) -> None:
+    (tmp_path / "CLAUDE.md").write_text(RULES)
+    given = {"rules_file": str(tmp_path / "CLAUDE.md")}
+    got = hint(one_call("Read", {"file_path": "x.py"}, MISSING), **given)
+    assert (got.text, got.writer, got.knows) == (
+        "On a file missing error, list the folder before anything else.",
+        "rules",
+        ("kind", "rules"),
+    )
+    wrong = "<tool_use_error>Something new about this</tool_use_error>"
+    assert hint(one_call("Grep", {"pattern": "x"}, wrong), **given).text == "Use `Grep`, not grep."
+    assert report(one_call("Read", {"file_path": "x"}, wrong), **given).without == {"other": 1}  # "Read everything" names no tool
+    assert hint(one_call("Edit", {"file_path": "x"}, "String to replace not found"), **given).writer == "reread"
+
+
+def test_rules_that_cannot_be_read_are_an_error_of_the_setting(tmp_path: Path) -> None:
+    log = one_call("Read", {"file_path": "x"}, MISSING)
+    with pytest.raises(ConfigError, match=r"hints\.rules_file"):
+        report(log, rules_file=str(tmp_path / "absent.md"))
+    (tmp_path / "big.md").write_bytes(b"x" * (2**20 + 1))
+    with pytest.raises(ConfigError, match="1048577 bytes"):
+        report(log, rules_file=str(tmp_path / "big.md"))
+
+
+def test_a_recovery_site_gets_a_hint_of_its_kind() -> None:
+    log = session(
+        human("x"), calls(("c1", "Edit", {"file_path": "a.py"})), failed("c1", "File has not been read yet. Read it first"), calls("ok")
+    )
+    with pytest.warns(UserWarning):
+        sites = find(log, site="recovery")
+    got = write_hints(log, sites, settings=HintsSettings())
+    assert [h.site_id for h in got.hints] == ["s1:3:-"]

@@ -1,0 +1,38 @@
+"""The default detectors against verdicts that a reader gave on public sessions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from composer_replication.core.config.data import SitesSettings
+from composer_replication.core.site import Site
+from composer_replication.data.ingestion.claude_code import ingest
+from composer_replication.data.ingestion.find import find_logs
+from composer_replication.data.sites.find import find_sites
+
+MIN_PRECISION = 0.95
+
+
+@pytest.mark.real
+def test_precision_and_recall_of_mistakes(traces_dir: Path, repository_root: Path) -> None:
+    labels: list[dict[str, Any]] = json.loads((repository_root / "tests" / "labels" / "sites.json").read_text())["labels"]
+    found: dict[tuple[str, str | None], Site] = {}
+    for result in ingest(find_logs([traces_dir])):
+        for session in result.sessions:
+            for site in find_sites(session, settings=SitesSettings()):
+                found[(Path(site.file).name, site.call_id)] = site
+    named = {(row["file"], row["call_id"]): row["verdict"] == "mistake" for row in labels}
+    flagged = {(row["file"], row["call_id"]) for row in labels if row["flagged"]}
+    ours = {key for key, site in found.items() if site.category == "mistake"}
+    assert len(flagged) >= 60
+    unlabelled = [key for key in ours if key not in named]
+    assert not unlabelled, f"mistakes nobody has read: {unlabelled}"
+    for keys, name in ((set(named), "all"), (flagged, "flagged")):
+        right = sum(named[k] for k in ours & keys)
+        precision, recall = right / len(ours & keys), right / sum(named[k] for k in keys)
+        print(f"{name}: precision {precision:.3f}, recall {recall:.3f}, {len(ours & keys)} found")
+        assert precision >= MIN_PRECISION, [(k, found[k].detail) for k in ours & keys if not named[k]]

@@ -1,0 +1,101 @@
+"""Reading again what is in view and cannot have changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from composer_replication.core.trace import HARNESS, Segment, Session, SourceRef, Text, Turn
+from tests.data.sites.builder import bash, calls, failed, find, human, results, session
+
+READ: dict[str, Any] = {"file_path": "a.py"}
+
+
+def repeats(*turns: Turn, **more: Any) -> list[tuple[int, str | None]]:
+    return [(s.turn, s.call_id) for s in find(session(human("x"), *turns, **more), detectors=("repeated_call",))]
+
+
+def read(call_id: str, **more: Any) -> tuple[str, str, dict[str, Any]]:
+    return call_id, "Read", READ | more
+
+
+def test_the_second_equal_call_is_the_site() -> None:
+    assert repeats(calls(read("a")), results(("a", "1")), calls(read("b")), results(("b", "1"))) == [(3, "b")]
+
+
+def test_arguments_are_equal_whatever_their_order_and_description() -> None:
+    first = ("a", "Grep", {"pattern": "x", "path": "."})
+    second = ("b", "Grep", {"path": ".", "pattern": "x", "description": "again"})
+    assert repeats(calls(first), results(("a", "1")), calls(second), results(("b", "1"))) == [(3, "b")]
+
+
+def test_an_agent_that_says_the_file_is_unchanged_is_evidence_too() -> None:
+    assert repeats(calls(read("a")), results(("a", "1")), calls(read("b")), results(("b", "File unchanged since last read."))) == [(3, "b")]
+
+
+def test_reading_calls_and_read_only_commands_in_between_change_nothing() -> None:
+    between = (calls(bash("g", "git status && grep x y 2>/dev/null | head")), results(("g", "ok")))
+    assert repeats(calls(read("a")), results(("a", "1")), *between, calls(read("b")), results(("b", "1"))) == [(5, "b")]
+
+
+REMINDER = Turn(role="user", author=HARNESS, blocks=(Text("a.py was modified by a linter"),), tag="reminder")
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        (calls(("e", "Edit", {"file_path": "a.py"})), results(("e", "ok"))),
+        (calls(bash("e", "go generate ./...")), results(("e", "ok"))),
+        (calls(bash("e", "echo x > a.py")), results(("e", "ok"))),
+        (calls(bash("e", "sed -i s/a/b/ a.py")), results(("e", "ok"))),
+        (calls(bash("e", "cat $(mktemp)")), results(("e", "ok"))),
+        (calls(bash("e", "git branch new")), results(("e", "ok"))),
+        (calls(("e", "Task", {"prompt": "fix"})), results(("e", "ok"))),
+        (human("I changed it, look again"),),
+        (REMINDER,),
+    ],
+)
+def test_anything_that_could_have_changed_the_answer_makes_it_no_repeat(between: tuple[Turn, ...]) -> None:
+    assert repeats(calls(read("a")), results(("a", "1")), *between, calls(read("b")), results(("b", "1"))) == []
+
+
+def test_another_answer_other_arguments_or_an_empty_answer_is_no_repeat() -> None:
+    assert repeats(calls(read("a")), results(("a", "1")), calls(read("b")), results(("b", "2"))) == []
+    assert repeats(calls(read("a")), results(("a", "1")), calls(read("b", offset=2)), results(("b", "1"))) == []
+    assert repeats(calls(read("a")), results(("a", " ")), calls(read("b")), results(("b", " "))) == []
+
+
+def test_a_call_made_again_after_a_sibling_or_a_human_cancelled_it_is_no_repeat() -> None:
+    cancelled = "<tool_use_error>Sibling tool call errored</tool_use_error>"
+    assert repeats(calls(read("a")), failed("a", cancelled), calls(read("b")), failed("b", cancelled)) == []
+    assert repeats(calls(read("a")), failed("a", cancelled), calls(read("b")), results(("b", cancelled, False))) == []
+
+
+def test_twice_in_one_message_is_no_repeat_for_the_first_answer_was_not_in_view() -> None:
+    assert repeats(calls(read("a"), read("b")), results(("a", "1"), ("b", "1"))) == []
+
+
+def test_tools_that_do_not_only_read_may_be_called_again() -> None:
+    poll = ("BashOutput", {"bash_id": "1"})
+    assert repeats(calls(("a", *poll)), results(("a", "1")), calls(("b", *poll)), results(("b", "1"))) == []
+    assert repeats(calls(bash("a", "make")), results(("a", "1")), calls(bash("b", "make")), results(("b", "1"))) == []
+
+
+def test_an_answer_that_left_the_context_may_be_asked_for_again() -> None:
+    turns = (human("x"), calls(read("a")), results(("a", "1")), calls(read("b")), results(("b", "1")))
+
+    def with_segments(*segments: Segment) -> list[str | None]:
+        log = Session(id="s1", source=SourceRef(file="a"), turns=turns, segments=segments)
+        return [s.call_id for s in find(log, detectors=("repeated_call",))]
+
+    assert with_segments(Segment(start=0, end=5)) == ["b"]
+    assert with_segments(Segment(start=0, end=3), Segment(start=3, end=5, context=((0, 1),))) == []
+    assert with_segments(Segment(start=0, end=3), Segment(start=3, end=5, context=((0, 3),))) == ["b"]
+    assert with_segments(Segment(start=0, end=3), Segment(start=3, end=5, context=((0, 3),), cleared=("a",))) == []
+
+
+def test_copied_turns_are_not_sites_but_may_be_repeated() -> None:
+    turns = (calls(read("a")), results(("a", "1")), calls(read("b")), results(("b", "1")))
+    assert repeats(*turns, copied=3) == [(3, "b")]
+    assert repeats(*turns, copied=4) == []

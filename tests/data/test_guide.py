@@ -1,0 +1,81 @@
+"""The earlier guide's names: sessions to states to marked examples, with the mistaken message marked by call id."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from composer_replication.data.guide import ClaudeCodeIngester, claude_states_to_trace_examples
+from composer_replication.data.sites.guide import default_classify_error
+
+
+def _assistant(number: int, *blocks: dict[str, Any]) -> dict[str, Any]:
+    message = {"id": f"m{number}", "role": "assistant", "model": "claude-x", "content": list(blocks)}
+    return {"type": "assistant", "uuid": f"a{number}", "sessionId": "s1", "message": message}
+
+
+def _result(number: int, call: str, text: str, *, error: bool) -> dict[str, Any]:
+    block = {"type": "tool_result", "tool_use_id": call, "content": text, "is_error": error}
+    return {"type": "user", "uuid": f"r{number}", "sessionId": "s1", "message": {"role": "user", "content": [block]}}
+
+
+def _call(call: str, name: str, **arguments: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call, "name": name, "input": arguments}
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Two parallel calls; the first fails, its result comes last, and another message stands between."""
+    records = [
+        {"type": "user", "uuid": "u0", "sessionId": "s1", "message": {"role": "user", "content": "Fix the parser"}},
+        _assistant(1, _call("c1", "Read", file_path="src/nowhere.py"), _call("c2", "Read", file_path="src/parser.py")),
+        _result(2, "c2", "1 def parse(): ...", error=False),
+        _result(3, "c1", "File does not exist.", error=True),
+        _assistant(4, {"type": "text", "text": "I will look for it."}),
+        _assistant(5, _call("c3", "Bash", command="pytest -q")),
+        _result(6, "c3", "Exit code 1\n1 failed, 3 passed", error=True),
+        _assistant(7, {"type": "text", "text": "A test fails."}),
+    ]
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(r) + "\n" for r in records))
+    return path
+
+
+def test_states_hold_what_the_model_saw(log: Path) -> None:
+    states = list(ClaudeCodeIngester().ingest(log).to_states())
+    assert [s.state_id for s in states] == ["s1:1", "s1:4", "s1:5", "s1:7"]
+    assert [m["role"] for m in states[0].messages] == ["user"]
+    assert [m["role"] for m in states[1].messages] == ["user", "assistant", "tool", "tool"]
+    assert states[1].messages[3] == {"role": "tool", "tool_call_id": "c1", "content": "File does not exist.", "is_error": True}
+    assert states[1].messages[1] is states[2].messages[1], "the prefix is shared, not copied"
+    assert states[0].student_action["tool_calls"][0]["function"] == {"name": "Read", "arguments": '{"file_path": "src/nowhere.py"}'}
+
+
+def test_the_mistaken_message_is_marked_and_the_failed_check_is_not(log: Path) -> None:
+    (example,) = claude_states_to_trace_examples(ClaudeCodeIngester().ingest(log).to_states(), final_reward=0.5)
+    assert example.final_reward == 0.5
+    assert {i: t.error_kind for i, t in enumerate(example.turns) if t.error_kind} == {1: "file_missing"}
+    assert example.turns[1].error_meta["call_id"] == "c1"
+
+
+def test_the_users_function_renames_or_leaves_out(log: Path) -> None:
+    states = list(ClaudeCodeIngester().ingest(log).to_states())
+    (renamed,) = claude_states_to_trace_examples(states, error_kind_fn=default_classify_error)
+    assert {i: t.error_kind for i, t in enumerate(renamed.turns) if t.error_kind} == {1: "file_not_found"}
+    (left_out,) = claude_states_to_trace_examples(states, error_kind_fn=lambda text: None)
+    assert not any(t.error_kind for t in left_out.turns)
+
+
+def test_recovery_is_the_turn_after_the_error_and_warns(log: Path) -> None:
+    states = list(ClaudeCodeIngester().ingest(log).to_states())
+    with pytest.warns(UserWarning, match="the turn after an error"):
+        (example,) = claude_states_to_trace_examples(states, site="recovery")
+    assert [i for i, t in enumerate(example.turns) if t.error_kind] == [4]
+
+
+def test_conversations_that_do_not_continue_one_another_are_apart(log: Path) -> None:
+    states = list(ClaudeCodeIngester().ingest(log).to_states())
+    assert len(list(claude_states_to_trace_examples([*states, *states]))) == 2
