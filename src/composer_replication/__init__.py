@@ -1,0 +1,53 @@
+"""Your agent's logs and your base model go in, a better coding agent comes out.
+
+    from composer_replication import Session, find_sites, write_hints, load_config
+
+Names are imported on first use, so that `import composer_replication` costs nothing and needs no PyTorch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOMES: dict[str, str] = {
+    "core.trace": "CallRef Event Opaque Parent Sampled Segment Session SourceRef Text Thinking ToolCall ToolResult ToolSpec Turn",
+    "core.site": "Answer Hint Preference Site",
+    "core.codec": "read_hints read_preferences read_sessions read_sites write_sessions",
+    "core.errors": "AlignmentError ComposerError ConfigError DataError MissingExtraError RenderError SessionError SiteError StoppedError ",
+    "core.config.root": "Config",
+    "core.config.load": "load_config",
+    "core.redact": "Redactor",
+    "core.rundir": "RunDir create_run open_run",
+    "data.ingestion.claude_code": "ingest",
+    "data.ingestion.find": "find_logs",
+    "data.sites.find": "find_sites",
+    # Names of the earlier framework's guide.
+    "core.guide": "TOOL_ERROR_TAG TraceExample TraceState TraceTurn",
+    "data.guide": "ClaudeCodeIngester claude_states_to_trace_examples",
+    "data.sites.guide": "default_classify_error",
+    "tokens.guide": "CollatorConfig ComposerDataCollator",
+    "data.hints.write": "write_hints",
+    "report.data": "run_view",
+    "tokens.example": "HintView PreferencePair TrainingExample TurnSpan",
+    "tokens.dataset": "build_examples",
+    "tokens.artefact": "load_dataset write_dataset",
+    "tokens.hf": "load_tokenizer",
+    "tokens.renderer": "Renderer",
+    "models.load": "Student load_student",
+    "evaluation.hint_lift": "audit_hints",
+    "training.loop": "train",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+PUBLIC_NAMES = tuple(sorted(_HOME_OF))
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, imported from its home on first use (PEP 562)."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *PUBLIC_NAMES})

@@ -1,0 +1,1 @@
+"""The judge: measures, with intervals, and does not import training."""

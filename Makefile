@@ -1,0 +1,46 @@
+# make demo   set up by itself, then: logs -> sites -> hints -> build -> train on small made-up logs (about a minute)
+# make test   set up by itself, then: every check and every test
+# Others: setup, mutants, bench, format, clean. Another Python: make test PYTHON=python3.12
+PYTHON ?= python3
+BIN := .venv/bin
+export TOKENIZERS_PARALLELISM ?= false
+# Nothing here may reach for a model hub.
+export HF_HUB_OFFLINE ?= 1
+
+.PHONY: setup demo test lint unit mutants bench format clean
+
+setup:
+	@$(PYTHON) scripts/setup.py
+
+# One thread is enough for the tiny student, and does not wait for a busy neighbour.
+demo: export OMP_NUM_THREADS ?= 1
+demo: setup
+	@$(BIN)/recompose demo
+
+test: setup lint unit
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python scripts/caps.py
+
+# One thread a process: two processes run the tests.
+unit mutants: export OMP_NUM_THREADS ?= 1
+
+unit: setup
+	$(BIN)/python scripts/run_tests.py
+
+mutants: setup
+	$(BIN)/python scripts/mutants.py
+
+bench: setup
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv build demo .ruff_cache .pytest_cache .import_linter_cache .coverage

@@ -1,0 +1,254 @@
+"""Reading speed, memory and stored size of ingestion, as ratios that do not depend on the machine.
+
+    python benchmarks/ingest.py                         examples/demo_logs, 0.05 GB for the memory part
+    python benchmarks/ingest.py --logs FOLDER --gb 1    your own or the public sessions, and a gigabyte of copies
+
+reading   decode + merge + join of this package (no redaction, hashing or writing) against msgspec's typed decode of the
+          same bytes, both read from the same files in the same run, best of --repeat. Two decodes are compared with:
+          "ours" into the very struct that reading uses, "plain" into a smaller one whose call arguments stay raw bytes.
+memory    peak resident memory of a full ingest (redaction, hashing, writing) of --gb of copies with fresh ids, less the
+          interpreter with its imports and the id index, against the largest session's file.
+size      bytes of sessions.jsonl against the UTF-8 bytes of the blocks kept: texts, thinking, results, and of a call
+          its id, name and compact JSON arguments. Headers, roles, authors and JSON escapes are what is paid on top.
+
+Prints a table and writes it as JSON with --json FILE; exits with 1 if a ratio misses its limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from composer_replication.core.codec import encode_session, write_sessions
+from composer_replication.core.jsonl import dumps
+from composer_replication.core.redact import Redactor
+from composer_replication.core.trace import Block, Session, ToolCall
+from composer_replication.data.ingestion.claude_code import Links, ingest, sessions_of
+from composer_replication.data.ingestion.find import LogFile, find_logs
+from composer_replication.data.ingestion.reader import FileReader, KnownIds
+from composer_replication.data.ingestion.records import decode_typed
+
+DEMO_LOGS = Path(__file__).resolve().parent.parent / "examples" / "demo_logs"
+MIN_READING, MAX_MEMORY, MAX_SIZE = 0.5, 4.0, 1.1
+_ID = re.compile(rb"(?<=\")(?:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|(?:toolu|msg|req)_[A-Za-z0-9]{8,})")
+_MIN_TIMED_BYTES = 2 * 10**7
+
+
+class PlainBlock(msgspec.Struct):
+    """A content block with its arguments left as bytes."""
+
+    type: str = ""
+    id: str | None = None
+    name: str | None = None
+    text: str | None = None
+    thinking: str | None = None
+    input: msgspec.Raw = msgspec.Raw()
+    tool_use_id: str | None = None
+    is_error: bool | None = None
+    content: str | list[dict] | None = None
+
+
+class PlainMessage(msgspec.Struct):
+    """A message."""
+
+    role: str = ""
+    id: str | None = None
+    model: str | None = None
+    content: str | list[PlainBlock] | None = None
+
+
+class PlainRecord(msgspec.Struct):
+    """A record, with what any reader of these logs needs."""
+
+    type: str = ""
+    subtype: str | None = None
+    uuid: str | None = None
+    parentUuid: str | None = None
+    sessionId: str | None = None
+    isSidechain: bool = False
+    isMeta: bool = False
+    isCompactSummary: bool = False
+    timestamp: str | None = None
+    version: str | None = None
+    message: PlainMessage | None = None
+
+
+# ---- reading -----------------------------------------------------------------------------------------------------
+
+
+def _decode_all(logs: list[LogFile], decode: Callable[[bytes], object]) -> None:
+    for log in logs:
+        with log.path.open("rb", buffering=2**17) as stream:  # the buffer that LineReader has
+            for line in stream:
+                decode(line)
+
+
+def _read_all(logs: list[LogFile]) -> None:
+    known, links = KnownIds(), Links()
+    for log in logs:
+        reader = FileReader(log, known, hashed=False)
+        reader.read()
+        sessions_of(reader, links, log.name)
+        known.seen.update(reader.fresh)
+
+
+def measure_reading(logs: list[LogFile], *, repeat: int) -> dict[str, float]:
+    """MB/s of each way and the two ratios."""
+    num_bytes = sum(log.num_bytes for log in logs)
+    rounds = max(1, -(-_MIN_TIMED_BYTES // num_bytes))
+    plain = msgspec.json.Decoder(PlainRecord).decode
+    ways: dict[str, Callable[[], None]] = {
+        "decode_ours": lambda: _decode_all(logs, decode_typed),
+        "decode_plain": lambda: _decode_all(logs, plain),
+        "pipeline": lambda: _read_all(logs),
+    }
+    best = dict.fromkeys(ways, float("inf"))
+    for _ in range(repeat):
+        for name, way in ways.items():
+            gc.collect()
+            start = time.process_time()
+            for _ in range(rounds):
+                way()
+            best[name] = min(best[name], time.process_time() - start)
+    speed = {name: rounds * num_bytes / 1e6 / seconds for name, seconds in best.items()}
+    return {
+        **{f"{name}_mb_per_s": round(value, 1) for name, value in speed.items()},
+        "ratio_to_ours": round(speed["pipeline"] / speed["decode_ours"], 3),
+        "ratio_to_plain": round(speed["pipeline"] / speed["decode_plain"], 3),
+    }
+
+
+# ---- size --------------------------------------------------------------------------------------------------------
+
+
+def block_bytes(block: Block) -> int:
+    """UTF-8 bytes of a block as it is kept, e.g. 5 for Text("abcde")."""
+    text = block.id + block.name + dumps(block.arguments) if isinstance(block, ToolCall) else block.text
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def measure_size(logs: list[LogFile]) -> dict[str, float]:
+    """Bytes stored, bytes of the blocks, and their ratio."""
+    kept = stored = 0
+    for result in ingest(logs, redactor=Redactor(environ={}), hashed=False):
+        for session in result.sessions:
+            kept += sum(block_bytes(block) for turn in session.turns for block in turn.blocks)
+            stored += sum(len(line.encode("utf-8")) + 1 for line in encode_session(session))
+    return {"stored_bytes": stored, "block_bytes": kept, "ratio": round(stored / kept, 4)}
+
+
+# ---- memory ------------------------------------------------------------------------------------------------------
+
+
+def write_copies(logs: list[LogFile], folder: Path, *, num_bytes: int) -> tuple[int, int]:
+    """Write copies of logs with fresh ids until `num_bytes` are there; returns (files, bytes)."""
+    files = written = 0
+    while written < num_bytes:
+        for log in logs:
+            mark = f"{files:06x}".encode()
+            # every id of the file changes in the same way, so the links between its records hold
+            text = _ID.sub(lambda m, mark=mark: m[0][:-6] + mark if m[0][8:9] == b"-" else m[0] + mark, log.path.read_bytes())
+            path = folder / f"{files:06d}" / log.path.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text)
+            files, written = files + 1, written + len(text)
+            if written >= num_bytes:
+                break
+    return files, written
+
+
+def _resident_bytes() -> int:
+    """Peak resident bytes of this process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def ingest_once(folder: Path) -> dict[str, int]:
+    """Ingest a folder in this process and say what it took; run in a process of its own."""
+    known = KnownIds()
+    before = _resident_bytes()
+    logs = find_logs([folder])
+    turns = 0
+
+    def sessions() -> Iterator[Session]:
+        nonlocal turns
+        for result in ingest(logs, redactor=Redactor(environ={}), known=known):
+            for session in result.sessions:
+                turns += len(session.turns)
+                yield session
+
+    num_sessions = write_sessions(folder.parent / "sessions.jsonl", sessions())
+    peak = _resident_bytes()
+    index = sys.getsizeof(known.seen) + sum(map(sys.getsizeof, known.seen))
+    return {"peak_bytes": peak, "base_bytes": before, "index_bytes": index, "num_sessions": num_sessions, "num_turns": turns}
+
+
+def measure_memory(logs: list[LogFile], *, gb: float) -> dict[str, float]:
+    """Peak above interpreter and index, and its ratio to the largest file."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "logs"
+        num_files, num_bytes = write_copies(logs, folder, num_bytes=int(gb * 1e9))
+        command = [sys.executable, __file__, "--ingest-once", str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        found = json.loads(done.stdout)
+    largest = max(log.num_bytes for log in logs)
+    above = found["peak_bytes"] - found["base_bytes"] - found["index_bytes"]
+    return {
+        **found,
+        "num_files": num_files,
+        "log_bytes": num_bytes,
+        "largest_session_bytes": largest,
+        "above_bytes": above,
+        "ratio": round(above / largest, 2),
+    }
+
+
+# ---- main --------------------------------------------------------------------------------------------------------
+
+
+def main() -> int:
+    """Measure, print, compare with the limits."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--logs", type=Path, nargs="+", default=[DEMO_LOGS], help="files or folders to measure on")
+    parser.add_argument("--gb", type=float, default=0.05, help="size of the copies for the memory part; 0 leaves it out")
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="write the numbers here as well")
+    parser.add_argument("--ingest-once", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.ingest_once:
+        print(json.dumps(ingest_once(options.ingest_once)))
+        return 0
+    logs = [log for log in find_logs(options.logs)]
+    reading, size = measure_reading(logs, repeat=options.repeat), measure_size(logs)
+    memory = measure_memory(logs, gb=options.gb) if options.gb else {}
+    rows = [
+        ("reading / typed decode (ours)", reading["ratio_to_ours"], ">=", MIN_READING),
+        ("reading / typed decode (plain)", reading["ratio_to_plain"], ">=", MIN_READING),
+        ("stored bytes / bytes of the blocks", size["ratio"], "<=", MAX_SIZE),
+    ]
+    if memory:
+        rows.append((f"memory above base and index / largest session ({options.gb:g} GB)", memory["ratio"], "<=", MAX_MEMORY))
+    missed = False
+    for name, value, sign, limit in rows:
+        good = value >= limit if sign == ">=" else value <= limit
+        missed |= not good
+        print(f"{name:68s} {value:8.3f}   {sign} {limit}   {'ok' if good else 'MISSED'}")
+    numbers = {"reading": reading, "size": size, "memory": memory}
+    print(json.dumps(numbers))
+    if options.json:
+        options.json.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
+    return int(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

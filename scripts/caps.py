@@ -1,0 +1,52 @@
+"""Keep files and functions small: 600 lines a file, 100 lines a function, 120 lines a verb's file.
+
+python scripts/caps.py            prints every file or function over its cap; exit code 1 where there is one
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+FILE_CAP, FUNCTION_CAP, VERB_CAP, INIT_CAP = 600, 100, 120, 90
+FORBIDDEN_NAMES = {"utils.py", "helpers.py", "common.py", "misc.py"}
+FOLDERS = ("src", "tests", "scripts", "benchmarks")
+CLI_SHARED = {"main.py", "console.py", "job.py", "paint.py"}  # not verbs
+
+
+def cap_of(path: Path) -> int:
+    """The most lines a file may have, by what it is."""
+    if path.name == "__init__.py":
+        return INIT_CAP
+    is_verb = path.parent.name == "cli" and "src" in path.parts and path.name not in CLI_SHARED
+    return VERB_CAP if is_verb else FILE_CAP
+
+
+def over_caps(path: Path) -> Iterator[str]:
+    """One line per thing in a file that is over its cap."""
+    text = path.read_text("utf-8")
+    lines = len(text.splitlines())
+    cap = cap_of(path)
+    if lines > cap:
+        yield f"{path}:1: {lines} lines, the cap is {cap}"
+    if path.name in FORBIDDEN_NAMES:
+        yield f"{path}:1: a file needs a noun for a name, not {path.name}"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length > FUNCTION_CAP:
+                yield f"{path}:{node.lineno}: {node.name} has {length} lines, the cap is {FUNCTION_CAP}"
+
+
+def main(root: Path) -> int:
+    """Check every Python file of the repository; returns the exit code."""
+    files = sorted(p for folder in FOLDERS for p in (root / folder).rglob("*.py"))
+    found = [line for path in files for line in over_caps(path.relative_to(root) if root == Path.cwd() else path)]
+    print("\n".join(found) or f"caps: {len(files)} files, all within {FILE_CAP} lines and {FUNCTION_CAP} lines a function")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path.cwd()))

@@ -1,0 +1,134 @@
+"""Prove that the tests can fail: apply each known mistake to a copy of the tree and require a red test.
+
+    python scripts/mutants.py [NAME ...]      tests/mutants/NAME.patch, all of them without a name
+
+A patch begins with comment lines that say why it matters and which tests must go red:
+
+    # why: the site would be the turn after the error, which is not the mistake
+    # test: tests/data/sites/test_find.py::test_the_site_is_the_message_with_the_call
+    diff --git a/src/... b/src/...
+
+Exit code 1 where a patch does not apply, names no test, names a test that is red without the patch or does not
+exist, or leaves its tests green.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+COPIED = ("src", "tests", "examples", "pyproject.toml", "README.md", "scripts", "Makefile", "capabilities.toml", "benchmarks")
+TIMEOUT_S = 600
+GREEN, RED = 0, 1  # exit codes of pytest; every other one is a broken run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """One known mistake: its patch, and the tests that must notice it."""
+
+    path: Path
+    tests: tuple[str, ...]
+    why: str
+
+
+def read_mutant(path: Path) -> Mutant:
+    """The header of a patch file."""
+    tests: list[str] = []
+    why = ""
+    for line in path.read_text("utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        name, _, value = line.lstrip("# ").partition(":")
+        if name == "test":
+            tests += value.split()
+        elif name == "why":
+            why = value.strip()
+    return Mutant(path=path, tests=tuple(tests), why=why)
+
+
+def copy_tree(root: Path, into: Path) -> None:
+    """What the tests need, without caches."""
+    for name in COPIED:
+        source = root / name
+        if source.is_dir():
+            shutil.copytree(source, into / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        elif source.exists():
+            shutil.copy2(source, into / name)
+
+
+def run_tests(tree: Path, tests: tuple[str, ...]) -> tuple[int, str]:
+    """Run some tests of a copied tree, with the copy's package in front of the installed one; (exit code, output)."""
+    env = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--tb=line", *tests]
+    try:
+        done = subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return -1, f"no end after {TIMEOUT_S} s"
+    return done.returncode, done.stdout + done.stderr
+
+
+def apply(tree: Path, patch: Path) -> str:
+    """Apply a patch to a copied tree; returns what went wrong, or ""."""
+    env = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tree.parent)}  # the copy is no repository, wherever it lies
+    done = subprocess.run(["git", "apply", "-p1", str(patch)], cwd=tree, env=env, capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else (done.stdout + done.stderr).strip()
+
+
+def judge(root: Path, mutant: Mutant) -> str:
+    """What is wrong with a mutant, or "" where it is caught."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        tree = Path(folder)
+        copy_tree(root, tree)
+        if problem := apply(tree, mutant.path):
+            return f"does not apply: {problem}"
+        code, output = run_tests(tree, mutant.tests)
+        if code == GREEN:
+            return "SURVIVED: no test noticed"
+        return "" if code == RED else f"the run broke (pytest exit {code}): {_last(output)}"
+
+
+def baseline(root: Path, mutants: list[Mutant]) -> str:
+    """What is wrong with the named tests on the tree as it is: they must exist and be green; "" where they are."""
+    for mutant in mutants:
+        if not mutant.tests or not mutant.why:
+            return f"{mutant.path.name}: its header needs a '# why:' and a '# test:' line"
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        copy_tree(root, Path(folder))
+        code, output = run_tests(Path(folder), tuple(dict.fromkeys(t for m in mutants for t in m.tests)))
+    return "" if code == GREEN else f"pytest exit {code} without any patch: {_last(output)}"
+
+
+def _last(output: str) -> str:
+    return " | ".join(output.strip().splitlines()[-3:])
+
+
+def main(names: list[str]) -> int:
+    """Judge the named mutants, or all; returns the exit code."""
+    root = Path(__file__).resolve().parent.parent
+    paths = sorted((root / "tests" / "mutants").glob("*.patch"))
+    chosen = [p for p in paths if not names or p.stem in names]
+    unknown = set(names) - {p.stem for p in chosen}
+    if unknown or not chosen:
+        print(f"mutants: none named {', '.join(sorted(unknown)) or 'at all'}; there are: {', '.join(p.stem for p in paths)}")
+        return 1
+    mutants = [read_mutant(p) for p in chosen]
+    if problem := baseline(root, mutants):
+        print(f"mutants: {problem}")
+        return 1
+    failed = 0
+    with ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, 4)) as pool:
+        for mutant, problem in zip(mutants, pool.map(lambda m: judge(root, m), mutants), strict=True):
+            failed += bool(problem)
+            print(f"{'FAILED' if problem else 'caught':7} {mutant.path.stem}: {problem or mutant.why}", flush=True)
+    print(f"mutants: {len(mutants) - failed} caught, {failed} not")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,95 @@
+"""Run every test with coverage, hold the floors of coverage, and keep the README's table of capabilities true.
+
+    python scripts/run_tests.py [pytest arguments]     (make unit)
+
+Ends with pytest's closing line as "N passed, N failed". Writes build/junit.xml, build/coverage.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build"
+FLOOR_PERCENT = 90.0
+ROOMS = ("core", "data", "tokens", "losses")
+
+
+def coverage_by_room(report: Path) -> dict[str, float]:
+    """Percent of lines and branches covered in each room that has a floor."""
+    files = json.loads(report.read_text("utf-8"))["files"]
+    shares: dict[str, float] = {}
+    for room in ROOMS:
+        covered = total = 0
+        for name, entry in files.items():
+            if f"composer_replication/{room}/" in name.replace("\\", "/"):
+                summary = entry["summary"]
+                covered += summary["covered_lines"] + summary["covered_branches"]
+                total += summary["num_statements"] + summary["num_branches"]
+        shares[room] = 100.0 * covered / total if total else 0.0
+    return shares
+
+
+def closing_line(junit: Path) -> str:
+    """ "N passed, N failed, N skipped" of a JUnit file."""
+    passed = failed = skipped = 0
+    for case in ET.parse(junit).iter("testcase"):
+        kinds = {child.tag for child in case}
+        if kinds & {"failure", "error"}:
+            failed += 1
+        elif "skipped" in kinds:
+            skipped += 1
+        else:
+            passed += 1
+    return f"{passed} passed, {failed} failed, {skipped} skipped"
+
+
+def main(extra: list[str]) -> int:
+    """Run the tests and the checks that need their result; returns the exit code."""
+    BUILD.mkdir(exist_ok=True)
+    junit, report = BUILD / "junit.xml", BUILD / "coverage.json"
+    for path in (junit, report):
+        path.unlink(missing_ok=True)
+    coverage = ["--cov=composer_replication", "--cov-branch", "--cov-report=", f"--cov-report=json:{report}"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-n",
+        "2",
+        "--dist",
+        "loadfile",
+        f"--junitxml={junit}",
+        "-rs",
+        "--durations=10",
+        *coverage,
+        *extra,
+    ]
+    code = subprocess.run(command, cwd=ROOT, check=False).returncode
+    if not junit.exists():
+        print("run_tests: pytest wrote no result")
+        return code or 1
+    below = {}
+    if report.exists() and not extra:
+        shares = coverage_by_room(report)
+        print("coverage: " + "  ".join(f"{room} {share:.1f} %" for room, share in shares.items()) + f"  (floor {FLOOR_PERCENT:.0f} %)")
+        below = {room: share for room, share in shares.items() if share < FLOOR_PERCENT}
+        if below:
+            print(f"coverage: below the floor: {', '.join(below)}")
+    stale = 0
+    if not extra:
+        check = ["--check"] if os.environ.get("CI") else []
+        stale = subprocess.run([sys.executable, "scripts/capabilities.py", str(junit), *check], cwd=ROOT, check=False).returncode
+    line = closing_line(junit)
+    (BUILD / "closing_line.txt").write_text(line + "\n", "utf-8")
+    print(line, flush=True)
+    return code or (1 if below else 0) or stale
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

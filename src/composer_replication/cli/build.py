@@ -1,0 +1,102 @@
+"""`recompose build`: sessions, sites and hints -> examples/, token sequences for one student."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from composer_replication.cli.flags import Common
+from composer_replication.cli.job import Job, open_job
+from composer_replication.cli.student import FOLDER, make_tokenizer
+from composer_replication.core.codec import read_hints, read_preferences, read_sessions, read_sites
+from composer_replication.core.rundir import sha256_of
+from composer_replication.tokens.artefact import BuildReport, report, tally, write_dataset
+from composer_replication.tokens.dataset import Item, build_examples
+from composer_replication.tokens.renderer import Renderer
+from composer_replication.tokens.split import is_held_out, split_unit
+
+
+def build(*, common: Common = Common()) -> int:
+    """Token sequences for the student: sessions, sites and hints -> examples/."""
+    job = open_job(common)
+    inputs = [job.need_file(job.sessions, verb="ingest"), job.need_file(job.sites, verb="sites"), job.need_file(job.hints, verb="hints")]
+    if job.config.build.pairs:
+        inputs.append(job.need_file(Path(job.config.build.pairs), verb="build"))
+    tokenizer = make_tokenizer(job.config, job.sessions)
+    renderer = Renderer.for_tokenizer(tokenizer, family=job.config.student.template)
+    split = split_counts(job)
+    if job.dry_run:
+        counts: Counter[str] = Counter()
+        deque(tally(_items(job, renderer), into=counts), maxlen=0)
+        done = report(counts)
+    else:
+        tokenizer.save_pretrained(str(job.examples / FOLDER))
+        done = write_dataset(job.examples, _items(job, renderer), meta=_meta(job, renderer, inputs, split))
+    value = {**asdict(done), "held_out": split, "renderer": renderer.describe()}
+    _show(job, renderer, done, split)
+    trains = done.examples or done.pairs
+    return job.finish(value, wrote=[job.examples], next_command=job.command("train" if trains else "show site"))
+
+
+def _items(job: Job, renderer: Renderer) -> Iterator[Item]:
+    config = job.config
+    return build_examples(
+        read_sessions(job.sessions),
+        sites=read_sites(job.sites),
+        hints=read_hints(job.hints),
+        preferences=read_preferences(Path(config.build.pairs)) if config.build.pairs else (),
+        renderer=renderer,
+        settings=config.build,
+        held_out=config.held_out,
+    )
+
+
+def split_counts(job: Job) -> dict[str, Any]:
+    """How many sessions, and units of the split, are trained on and held out."""
+    settings = job.config.held_out
+    sessions: Counter[bool] = Counter()
+    units: dict[bool, set[str]] = {True: set(), False: set()}
+    for session in read_sessions(job.sessions):
+        out = is_held_out(session, settings=settings)
+        sessions[out] += 1
+        units[out].add(split_unit(session, by=settings.by))
+    return {
+        "by": settings.by,
+        "fraction": settings.fraction,
+        "train_sessions": sessions[False],
+        "held_out_sessions": sessions[True],
+        "train_units": len(units[False]),
+        "held_out_units": len(units[True]),
+    }
+
+
+def _meta(job: Job, renderer: Renderer, inputs: list[Path], split: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **renderer.describe(),
+        "student": job.config.student.model,
+        "build": job.config.build.model_dump(mode="json"),
+        "held_out": split,
+        "inputs": [{"path": str(path), "sha256": sha256_of(path)} for path in inputs],
+    }
+
+
+def _show(job: Job, renderer: Renderer, done: BuildReport, split: dict[str, Any]) -> None:
+    screen, about = job.screen, renderer.describe()
+    screen.line(f" student  {job.config.student.model}, template {about['family']}, {about['vocab_size']} tokens in its vocabulary")
+    by = split["by"]
+    told = f"{split['train_sessions']} sessions to train on, {split['held_out_sessions']} held out"
+    screen.line(f" split    by {by}: {told} ({split['train_units']} and {split['held_out_units']} units)")
+    screen.line(f" examples {done.examples}, {done.tokens} tokens, longest {done.longest} of {job.config.build.max_tokens}")
+    rows = [
+        ("lm_ce", done.trained_messages, done.trained_tokens, "messages that are no mistake"),
+        ("hint", done.views, done.target_tokens, "mistaken messages with a hint"),
+        ("preference", done.pairs, "", "pairs"),
+    ]
+    screen.table(rows, head=("channel", "units", "tokens", "what"))
+    if done.skipped:
+        screen.line("\n left out, by channel and reason (skipped.jsonl has each):")
+        screen.table(done.skipped.items(), head=("channel/reason", "count"))
+    screen.line(f" look     {job.command('show example e001')}")

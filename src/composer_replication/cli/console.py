@@ -1,0 +1,128 @@
+"""What the terminal shows: plain lines, tables and boxes, with untrusted text made harmless.
+
+Human text goes to stdout, problems to stderr; with --json stdout holds one JSON object and nothing else.
+Nothing here parses rich markup: styles are given as arguments, so a log that contains "[red]" shows "[red]".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+_BIDI = {0x202A, 0x202B, 0x202C, 0x202D, 0x202E, 0x2066, 0x2067, 0x2068, 0x2069, 0x200E, 0x200F, 0x2028, 0x2029}
+_HARMLESS: dict[int, str] = (
+    {c: chr(0x2400 + c) for c in range(0x20) if c not in (0x09, 0x0A)}
+    | {0x7F: "\u2421"}
+    | {c: f"\\x{c:02x}" for c in range(0x80, 0xA0)}
+    | {c: f"\\u{c:04x}" for c in _BIDI}
+    | {c: "\ufffd" for c in range(0xD800, 0xE000)}
+)
+
+
+def harmless(text: str) -> str:
+    """Text of a log with control characters, escape codes and direction overrides made visible instead of obeyed.
+
+    >>> harmless("a\\x1b[31mb")
+    'a␛[31mb'
+    """
+    return text.replace("\r\n", "\n").translate(_HARMLESS)
+
+
+def rich_console(*, stderr: bool = False) -> Console:
+    """A console that never interprets markup and honours NO_COLOR and pipes (a pipe is 100 columns wide, not 80)."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else 100
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False, width=width, soft_wrap=False)
+
+
+@dataclass(slots=True)
+class Screen:
+    """Where a verb says things. `quiet` keeps only what was written; `json` keeps only the final object."""
+
+    json: bool = False
+    quiet: bool = False
+    verbose: bool = False
+    console: Console = field(default_factory=rich_console)
+
+    @property
+    def colour(self) -> bool:
+        """Whether colours reach the reader: a terminal, and no NO_COLOR."""
+        return self.console.color_system is not None and not self.console.no_color
+
+    def line(self, text: str = "", *, style: str = "") -> None:
+        """One line for people; left out by --quiet and --json."""
+        if not (self.json or self.quiet):
+            self.console.print(Text(harmless(text), style=style), soft_wrap=True)
+
+    def detail(self, text: str) -> None:
+        """A line that only --verbose shows."""
+        if self.verbose:
+            self.line(text, style="dim")
+
+    def show(self, renderable: Any) -> None:
+        """A rich renderable for people; its texts must have passed `harmless`."""
+        if not (self.json or self.quiet):
+            self.console.print(renderable)
+
+    def table(self, rows: Iterable[Sequence[object]], *, head: Sequence[str]) -> None:
+        """A table without frames; numbers are set to the right.
+
+        Example: table([("unknown_tool", 37)], head=("kind", "sites"))
+        """
+        if self.json or self.quiet:
+            return
+        cells = [[harmless(str(cell)) for cell in row] for row in rows]
+        right = [bool(cells) and all(re.fullmatch(r"-?[\d ]*\.?\d*", row[i]) for row in cells) for i in range(len(head))]
+        if not self.console.is_terminal:  # in a pipe a row stays one line, so that it can be searched
+            self.console.print("\n".join(_aligned([list(head), *cells], right)), soft_wrap=True)
+            return
+        view = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+        for name, to_right in zip(head, right, strict=True):
+            view.add_column(name, justify="right" if to_right else "left", overflow="fold")
+        for row in cells:
+            view.add_row(*(Text(cell) for cell in row))
+        self.console.print(view)
+
+    def wrote(self, path: object, note: str = "") -> None:
+        """What was written; shown by --quiet too."""
+        if not self.json:
+            told = Text.assemble((" wrote  ", "green"), harmless(str(path)), (f"  {harmless(note)}" if note else "", "dim"))
+            self.console.print(told, soft_wrap=True)
+
+    def next(self, command: str) -> None:
+        """The command that comes next."""
+        if not (self.json or self.quiet):
+            self.console.print(Text.assemble((" next   ", "cyan"), (harmless(command), "bold")), soft_wrap=True)
+
+    def result(self, value: Mapping[str, Any]) -> None:
+        """The one JSON object of --json; lone surrogates are escaped."""
+        if self.json:
+            sys.stdout.write(json.dumps(value, ensure_ascii=True, indent=1) + "\n")
+            sys.stdout.flush()
+
+
+def _aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
+    """Rows as lines with aligned columns."""
+    flat = [[cell.replace("\n", " ") for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in flat) for i in range(len(right))]
+    return ["  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)).rstrip() for row in flat]
+
+
+def problem_box(title: str, *, what: str, where: str = "", fix: str = "") -> Panel:
+    """What happened, where, and what to do about it."""
+    body = Text()
+    if where:
+        body.append(harmless(where) + "\n", style="bold")
+    body.append(harmless(what))
+    if fix:
+        body.append("\n" + harmless(fix), style="green")
+    return Panel(body, title=title, title_align="left", border_style="red", expand=True)

@@ -1,0 +1,106 @@
+"""`recompose doctor`: what is installed, what would work, and the command that fixes what would not."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from composer_replication.cli.flags import Common
+from composer_replication.cli.job import Job, open_job
+
+TRAIN_PACKAGES = ("torch", "transformers", "accelerate", "peft", "safetensors")
+INSTALL_TRAIN = "pip install 'composer-replication[train]'"
+KEPT_DAYS = 30  # Claude Code deletes its logs after so many days unless told otherwise
+LOW_DISK_GB = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing looked at: whether it works, what was found, and the remedy."""
+
+    name: str
+    ok: bool
+    found: str
+    fix: str = ""
+
+
+def doctor(*, common: Common = Common()) -> int:
+    """What is installed, what would work, and the command that fixes what would not. Reads only."""
+    job = open_job(common)
+    findings = [*packages(), gpu(), logs(job), disk(job), settings(job)]
+    works = {f.name: f.ok for f in findings}
+    can_train = all(works[name] for name in TRAIN_PACKAGES if name != "peft")
+    verbs = {verb: True for verb in ("ingest", "sites", "hints", "show", "init")}
+    verbs |= {verb: can_train for verb in ("hints --audit", "build", "train", "demo")}
+    job.screen.table([("ok" if f.ok else "--", f.name, f.found, f.fix) for f in findings], head=("", "what", "found", "fix"))
+    job.screen.line()
+    job.screen.table([("ok" if ok else "--", verb, "" if ok else INSTALL_TRAIN) for verb, ok in verbs.items()], head=("", "verb", "fix"))
+    missing = next((f for f in findings if not f.ok and f.fix), None)
+    next_command = missing.fix if missing else job.command("ingest")
+    return job.finish({"findings": [asdict(f) for f in findings], "verbs": verbs}, wrote=[], next_command=next_command)
+
+
+def packages() -> Iterator[Finding]:
+    """Python and the packages of the [train] extra; each is really imported, since a wheel may be there and not load."""
+    yield Finding(name="python", ok=True, found=platform.python_version())
+    for name in TRAIN_PACKAGES:
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            yield Finding(name=name, ok=False, found="not installed", fix=INSTALL_TRAIN)
+            continue
+        try:
+            importlib.import_module(name)
+        except (ImportError, OSError) as error:
+            yield Finding(
+                name=name, ok=False, found=f"{found}, does not load: {error}", fix=f"pip install --force-reinstall {name}=={found}"
+            )
+        else:
+            yield Finding(name=name, ok=True, found=found)
+
+
+def gpu() -> Finding:
+    """Whether PyTorch sees an accelerator; none is needed for the tiny student."""
+    try:
+        torch = importlib.import_module("torch")
+    except (ImportError, OSError):
+        return Finding(name="gpu", ok=True, found="not looked at: no PyTorch")
+    if torch.cuda.is_available():
+        return Finding(name="gpu", ok=True, found=torch.cuda.get_device_name(0))
+    return Finding(name="gpu", ok=True, found="none; the tiny student trains on the CPU")
+
+
+def logs(job: Job) -> Finding:
+    """How many agent logs there are, and how soon the oldest is deleted."""
+    named = job.config.ingest.logs
+    home = os.environ.get("CLAUDE_CONFIG_DIR")
+    folders = [Path(p) for p in named] if named else [(Path(home) if home else Path.home() / ".claude") / "projects"]
+    files = [f for folder in folders for f in ([folder] if folder.is_file() else folder.rglob("*.jsonl"))]
+    where = ", ".join(map(str, folders))
+    if not files:
+        return Finding(name="logs", ok=False, found=f"no .jsonl file in {where}", fix="recompose demo")
+    age_days = (time.time() - min(f.stat().st_mtime for f in files)) / 86400
+    left = f"; the oldest is {age_days:.0f} days old, the agent deletes logs after {KEPT_DAYS}"
+    return Finding(name="logs", ok=True, found=f"{len(files)} files in {where}{left}")
+
+
+def disk(job: Job) -> Finding:
+    """Free space where the artefacts go."""
+    folder = next(p for p in (job.work.absolute(), *job.work.absolute().parents) if p.exists())
+    free_gb = shutil.disk_usage(folder).free / 1e9
+    return Finding(name="disk", ok=free_gb >= LOW_DISK_GB, found=f"{free_gb:.0f} GB free in {folder}")
+
+
+def settings(job: Job) -> Finding:
+    """Which settings file is read, and which stages have been run."""
+    file = ", ".join(map(str, job.loaded.files)) or "no recompose.toml; defaults"
+    stages: dict[str, Callable[[], bool]] = {p.name: p.exists for p in (job.sessions, job.sites, job.hints, job.examples, job.runs)}
+    done = [name for name, there in stages.items() if there()]
+    return Finding(name="settings", ok=True, found=f"{file}; in {job.work}: {', '.join(done) or 'nothing yet'}")

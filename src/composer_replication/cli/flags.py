@@ -1,0 +1,80 @@
+"""What every verb's command line has: the common flags, and dotted settings such as --train.hint.weight 0.3.
+
+Dotted flags are taken out before the verb's own flags are parsed; the schema of the settings checks them, so there is
+one place that knows which settings exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Group, Parameter
+
+from composer_replication.cli.problems import UsageError
+
+_COMMON = Group("Common flags", sort_key=90)
+_SETTINGS: ContextVar[Mapping[str, str] | None] = ContextVar("dotted settings of this command line", default=None)
+TOP_LEVEL = ("seed", "work-dir", "work_dir")  # settings that have no dot
+
+
+@Parameter(name="*", group=_COMMON)
+@dataclass(frozen=True, kw_only=True)
+class Common:
+    """Flags that every verb takes."""
+
+    json: bool = False
+    """Print one JSON object on stdout and nothing else."""
+    dry_run: bool = False
+    """Say what would be read and written; write nothing."""
+    out: Annotated[Path | None, Parameter(name=("--out", "-o"))] = None
+    """Folder to work in, in place of work_dir."""
+    config: Annotated[tuple[Path, ...], Parameter(name=("--config", "-c"), consume_multiple=False)] = ()
+    """Settings file, in place of the nearest recompose.toml; may be repeated, later ones win."""
+    quiet: Annotated[bool, Parameter(name=("--quiet", "-q"))] = False
+    """Say only what was written."""
+    verbose: Annotated[bool, Parameter(name=("--verbose", "-v"))] = False
+    """Say more."""
+    debug: bool = False
+    """Show the traceback of an error."""
+
+
+def dotted_settings() -> Mapping[str, str]:
+    """The dotted settings of the command line that is running, e.g. {"train.steps": "3"}."""
+    return _SETTINGS.get() or {}
+
+
+@contextmanager
+def split_settings(argv: Sequence[str]) -> Iterator[list[str]]:
+    """Take the settings out of a command line; the rest is yielded, the settings are there while the block runs.
+
+    >>> with split_settings(["train", "--train.steps", "3", "--json"]) as rest:
+    ...     rest, dict(dotted_settings())
+    (['train', '--json'], {'train.steps': '3'})
+    """
+    rest: list[str] = []
+    settings: dict[str, str] = {}
+    words = iter(argv)
+    for word in words:
+        if word == "--":
+            rest += [word, *words]
+            break
+        name, equals, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or ("." not in name and name not in TOP_LEVEL):
+            rest.append(word)
+            continue
+        if not equals:
+            found = next(words, None)
+            if found is None or found.startswith("--"):
+                raise UsageError(f"--{name} needs a value", fix=f"write --{name} VALUE")
+            value = found
+        settings[name] = value
+    token = _SETTINGS.set(settings)
+    try:
+        yield rest
+    finally:
+        _SETTINGS.reset(token)

@@ -1,0 +1,73 @@
+"""`recompose hints`: sites -> hints.jsonl, a short text per mistake; --audit measures whether it changes the model."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from composer_replication.cli.flags import Common
+from composer_replication.cli.job import Job, open_job
+from composer_replication.core.codec import read_sessions, read_sites, record_to_json
+from composer_replication.core.jsonl import write_json, write_lines
+from composer_replication.core.site import Hint, Site
+from composer_replication.data.hints.write import HintReport, write_hints
+
+
+def hints(*, audit: bool = False, common: Common = Common()) -> int:
+    """Write a short hint for each mistake: sites.jsonl -> hints.jsonl.
+
+    Parameters
+    ----------
+    audit
+        Measure as well, with the student, how much each kind of hint changes it: audit.json. Needs PyTorch.
+    """
+    job = open_job(common)
+    job.need_file(job.sites, verb="sites")
+    job.need_file(job.sessions, verb="ingest")
+    reports = list(_reports(job))
+    kept = [hint for report in reports for hint in report.hints]
+    if not job.dry_run:
+        write_lines(job.hints, map(record_to_json, kept))
+    value = _show(job, reports, kept)
+    wrote = [job.hints]
+    if audit:
+        from composer_replication.cli.hints_audit import audit as measure
+
+        wrote.append(job.work / "audit.json")
+        value["audit"] = measure(job, kept)
+        if not job.dry_run:
+            write_json(wrote[-1], value["audit"])
+    return job.finish(value, wrote=wrote, next_command=job.command("build" if kept else "show site"))
+
+
+def _reports(job: Job) -> Iterator[HintReport]:
+    """One report per session that has sites; sessions are read one at a time."""
+    by_session: dict[str, list[Site]] = defaultdict(list)
+    for site in read_sites(job.sites):
+        by_session[site.session_id].append(site)
+    for session in read_sessions(job.sessions):
+        if sites := by_session.get(session.id):
+            yield write_hints(session, sites, settings=job.config.hints)
+
+
+def _show(job: Job, reports: list[HintReport], kept: list[Hint]) -> dict[str, object]:
+    without: Counter[str] = Counter()
+    refused: Counter[str] = Counter()
+    for report in reports:
+        without.update(report.without)
+        refused.update(report.refusals)
+    written = Counter(hint.kind for hint in kept)
+    words = {kind: sum(h.num_words for h in kept if h.kind == kind) / count for kind, count in written.items()}
+    rows = [(kind, written[kind], without[kind], f"{words[kind]:.0f}" if kind in words else "") for kind in sorted({*written, *without})]
+    screen = job.screen
+    screen.table(rows, head=("kind of mistake", "hints", "without", "words"))
+    screen.line(f"\n {len(kept)} hints; {sum(without.values())} mistakes for which no writer had anything to say")
+    for reason, count in refused.items():
+        screen.line(f" refused  {count} {reason}", style="yellow")
+    for report in reports if screen.verbose else ():
+        for refusal in report.refused:
+            screen.detail(f"          {refusal.site_id} {refusal.writer}: {refusal.reason} {refusal.detail}")
+    left_out = sum(report.left_out for report in reports)
+    screen.line(f" left out {left_out} sites that are not mistakes")
+    screen.line(f" measure  {job.command('hints')} --audit   (a hint that changes nothing cannot teach)")
+    return {"hints": len(kept), "kinds": dict(written), "without": dict(without), "refused": dict(refused), "left_out": left_out}

@@ -1,0 +1,73 @@
+"""`recompose hints --audit`: does a hint change the model? Measured on the student as it is, before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from composer_replication.cli.job import Job
+from composer_replication.cli.student import TINY, make_tokenizer
+from composer_replication.core.codec import read_sessions, read_sites
+from composer_replication.core.errors import need
+from composer_replication.core.site import Hint
+from composer_replication.tokens.dataset import build_examples
+from composer_replication.tokens.example import TrainingExample
+from composer_replication.tokens.renderer import Renderer
+
+NOTE = "a lower bound needs two sessions of a kind; below about ten the interval is too narrow"
+
+
+def audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
+    """Lift per kind, with an interval over sessions; prints the table and returns everything that was measured."""
+    for package in ("torch", "transformers"):
+        need(package, extra="train")
+    from composer_replication.evaluation.hint_lift import audit_hints
+    from composer_replication.models.load import load_student
+
+    tokenizer = make_tokenizer(job.config, job.sessions)
+    student = load_student(job.config.student, tokenizer=tokenizer, seed=job.config.seed)
+    measured = audit_hints(
+        student.model,
+        _examples(job, tokenizer, hints),
+        pad_id=student.pad_id,
+        max_tokens=job.config.train.micro_tokens,
+        min_lift=job.config.hints.min_lift,
+        seed=job.config.seed,
+    ).to_json()
+    _show(job, measured)
+    return measured
+
+
+def _examples(job: Job, tokenizer: Any, hints: Sequence[Hint]) -> list[TrainingExample]:
+    """The examples that `build` would make of these hints."""
+    items = build_examples(
+        read_sessions(job.sessions),
+        sites=read_sites(job.sites),
+        hints=hints,
+        renderer=Renderer.for_tokenizer(tokenizer, family=job.config.student.template),
+        settings=job.config.build,
+        held_out=job.config.held_out,
+    )
+    return [item for item in items if isinstance(item, TrainingExample) and item.hints]
+
+
+def _show(job: Job, measured: dict[str, Any]) -> None:
+    screen = job.screen
+    screen.line(
+        f"\n audit on {job.config.student.model}: nats per token by which the right hint makes the mistake less likely than another site's"
+    )
+    rows = [
+        (k["kind"], k["n"], k["sessions"], *(_signed(k[name]) for name in ("lift", "low", "high")), "" if k["keeps"] else "weak")
+        for k in measured["kinds"]
+    ]
+    screen.table(rows, head=("kind", "sites", "sessions", "lift", "low", "high", ""))
+    for reason, count in measured["skipped"].items():
+        if count:
+            screen.line(f" skipped  {count} sites: {reason}")
+    screen.line(f" note     weak = the lower bound is not above hints.min_lift = {measured['min_lift']}; {NOTE}. It reports only.")
+    if job.config.student.model == TINY:
+        screen.line(" note     the tiny student knows nothing yet: a lift of about 0 is what it should show", style="yellow")
+
+
+def _signed(value: float | None) -> str:
+    return "" if value is None else f"{value:+.4f}"

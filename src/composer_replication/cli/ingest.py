@@ -1,0 +1,104 @@
+"""`recompose ingest`: agent logs -> sessions.jsonl, with everything that was left out counted and shown."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from composer_replication.cli.flags import Common
+from composer_replication.cli.ingest_text import show_reading
+from composer_replication.cli.job import Job, open_job
+from composer_replication.cli.problems import DONE, FIXABLE, UsageError
+from composer_replication.core.codec import write_sessions
+from composer_replication.core.errors import DataError
+from composer_replication.core.jsonl import write_json
+from composer_replication.core.redact import Redactor
+from composer_replication.core.trace import Session
+from composer_replication.data.ingestion.claude_code import ingest as read_logs
+from composer_replication.data.ingestion.counts import FileReport
+from composer_replication.data.ingestion.find import RETENTION_NOTE, LogFile, default_folders, find_logs
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was read so far; the sessions themselves are not kept."""
+
+    reports: list[FileReport] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+def ingest(*paths: Path, yes: Annotated[bool, Parameter(name=("--yes", "-y"))] = False, common: Common = Common()) -> int:
+    """Agent logs -> sessions.jsonl. Secrets are removed before anything is written.
+
+    Parameters
+    ----------
+    paths
+        Files or folders; none = [ingest] logs, else where Claude Code keeps its logs.
+    yes
+        Read the default folder without asking.
+    """
+    job = open_job(common)
+    settings = job.config.ingest
+    logs = _find(job, [str(p) for p in paths] or list(settings.logs), yes=yes)
+    redactor = Redactor(words=settings.redact_words) if settings.redact else None
+    tally = Tally()
+    sessions = _sessions(logs, job, redactor, tally)
+    if job.dry_run:
+        for _ in sessions:
+            pass
+    else:
+        write_sessions_if_any(job.sessions, sessions)
+    show_reading(job.screen, tally.reports, tally.counts)
+    value: dict[str, Any] = {"files": [r.to_json() for r in tally.reports], **tally.counts, "note": RETENTION_NOTE}
+    if not tally.counts["sessions"]:
+        job.screen.line(" no session in these files: nothing was written; give other files or folders", style="yellow")
+        job.screen.result({**value, "dry_run": job.dry_run, "wrote": [], "problem": "no session in these files"})
+        return FIXABLE
+    reports = job.work / "ingest.json"
+    if not job.dry_run:
+        write_json(reports, {"files": value["files"]})
+    job.finish(value, wrote=[job.sessions, reports], next_command=job.command("sites"))
+    return DONE
+
+
+def write_sessions_if_any(path: Path, sessions: Iterator[Session]) -> None:
+    """Write sessions one at a time; where there is none, a file of an earlier call stays as it is."""
+    first = next(sessions, None)
+    if first is not None:
+        write_sessions(path, _chain(first, sessions))
+
+
+def _chain(first: Session, rest: Iterator[Session]) -> Iterator[Session]:
+    yield first
+    yield from rest
+
+
+def _find(job: Job, named: Sequence[str], *, yes: bool) -> tuple[LogFile, ...]:
+    """The logs to read; the default folder is read only after a yes."""
+    if not named and not yes:
+        folder = ", ".join(map(str, default_folders(os.environ)))
+        if job.screen.json or not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
+            raise UsageError("no PATH was given", fix=f"recompose ingest PATH ..., or --yes to read {folder}")
+        if input(f"Read the agent logs in {folder}? [y/N] ").strip().lower() not in ("y", "yes"):
+            raise UsageError("nothing was read", fix="give files or folders: recompose ingest PATH ...")
+    logs = find_logs(named)
+    if not logs:
+        raise DataError("no .jsonl file there", where=", ".join(named), fix="give a log file, or a folder that holds some")
+    return logs
+
+
+def _sessions(logs: Sequence[LogFile], job: Job, redactor: Redactor | None, tally: Tally) -> Iterator[Session]:
+    for result in read_logs(logs, settings=job.config.ingest, redactor=redactor):
+        tally.reports.append(result.report)
+        for session in result.sessions:
+            tally.counts["sessions"] += 1
+            tally.counts["turns"] += len(session.turns)
+            tally.counts["calls"] += sum(len(t.calls) for t in session.turns)
+            yield session

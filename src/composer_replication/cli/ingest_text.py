@@ -1,0 +1,43 @@
+"""What `ingest` says about the files it read: one line a file, and everything that was left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from composer_replication.cli.console import Screen
+from composer_replication.data.ingestion.counts import FileReport
+from composer_replication.data.ingestion.find import RETENTION_NOTE
+
+SHOWN_FILES = 12
+
+
+def show_reading(screen: Screen, reports: Sequence[FileReport], counts: Mapping[str, int]) -> None:
+    """Files, totals, what was skipped or removed, and that the agent deletes its logs."""
+    rows = [
+        (r.file, r.status, r.raw.records, len(r.session_names), r.counts.get("tool_use", 0), r.counts.get("is_error", 0)) for r in reports
+    ]
+    shown = rows if screen.verbose else rows[:SHOWN_FILES]
+    screen.table(shown, head=("file", "", "records", "sessions", "calls", "errors"))
+    if len(rows) > len(shown):
+        screen.line(f" ... and {len(rows) - len(shown)} more files (-v)")
+    screen.line(f"\n {counts['sessions']} sessions  {counts['turns']} turns  {counts['calls']} tool calls")
+    for name, told in left_out(reports).items():
+        screen.line(f" {name:8} {told}")
+    screen.line(f" note     {RETENTION_NOTE}", style="dim")
+
+
+def left_out(reports: Sequence[FileReport]) -> dict[str, str]:
+    """What was skipped, removed or not understood, in words; empty groups are left out."""
+    removed: Counter[str] = Counter()
+    unknown: Counter[str] = Counter()
+    for report in reports:
+        removed.update(report.redactions)
+        unknown.update(report.raw.unknown_types)
+    groups = {
+        "skipped": [f"{r.file}: {r.status}{f' ({r.why})' if r.why else ''}" for r in reports if r.status != "read"],
+        "damaged": [f"{r.file}:{line} {why}" for r in reports if r.status == "read" for line, why in r.raw.damage[:3]],
+        "unknown": [f"{count} records of type {name!r}" for name, count in unknown.most_common(5)],
+        "removed": [f"{count} {kind}" for kind, count in removed.most_common()],
+    }
+    return {name: "; ".join(told) for name, told in groups.items() if told}

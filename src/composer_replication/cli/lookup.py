@@ -1,0 +1,66 @@
+"""Find one thing by its id, by the unique beginning of its id, or by its place in the file (s014 = the 14th)."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from composer_replication.core.codec import read_sessions
+from composer_replication.core.errors import DataError
+from composer_replication.core.trace import Session
+
+_ORDINAL = re.compile(r"[a-z](\d{3,})")
+
+
+def ordinal(number: int, *, letter: str = "s") -> str:
+    """The short name of the n-th thing of a file, counted from 1.
+
+    >>> ordinal(14)
+    's014'
+    """
+    return f"{letter}{number:03d}"
+
+
+def find(wanted: str, ids: Sequence[str], *, noun: str, where: Path) -> int:
+    """The index of the thing that is meant; raises DataError with the nearest ids where none or several fit.
+
+    >>> find("s2", ["s1:7:c1", "s2:9:c4"], noun="site", where=Path("sites.jsonl"))
+    1
+    """
+    if wanted in ids:
+        return ids.index(wanted)
+    begins = [i for i, one in enumerate(ids) if one.startswith(wanted)]
+    if len(begins) == 1:
+        return begins[0]
+    match = _ORDINAL.fullmatch(wanted)
+    if match and 1 <= int(match.group(1)) <= len(ids):
+        return int(match.group(1)) - 1
+    if begins:
+        shown = ", ".join(ids[i] for i in begins[:5])
+        raise DataError(
+            f'{len(begins)} {noun}s begin with "{wanted}"', where=str(where), fix=f"{shown}{', ...' if len(begins) > 5 else ''}"
+        )
+    near = difflib.get_close_matches(wanted, ids, n=3, cutoff=0.4)
+    guess = f"did you mean {' or '.join(near)}?" if near else f"there are {len(ids)}; list them: recompose show {noun}"
+    raise DataError(f'no {noun} "{wanted}"', where=str(where), fix=guess)
+
+
+def session_ids(path: Path) -> list[str]:
+    """The ids of a sessions file, in order."""
+    return [session.id for session in read_sessions(path)]
+
+
+def sessions_by_id(path: Path, wanted: set[str]) -> Iterator[Session]:
+    """The sessions with these ids, one at a time."""
+    for session in read_sessions(path):
+        if session.id in wanted:
+            yield session
+
+
+def one_session(path: Path, wanted: str) -> Session:
+    """The session that is meant by an id, a beginning or an ordinal."""
+    ids = session_ids(path)
+    exact = ids[find(wanted, ids, noun="session", where=path)]
+    return next(sessions_by_id(path, {exact}))

@@ -1,0 +1,82 @@
+"""The table of verbs. Each verb's module is imported only when it is used, so that `--help` costs nothing."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, Parameter
+
+from composer_replication.cli.flags import split_settings
+from composer_replication.cli.problems import DONE, UsageError, report
+
+HELP = """Your agent's logs and your base model go in, a better coding agent comes out.
+
+Settings come from recompose.toml (looked for upward), or --config FILE; any of them can be set on the command line
+by its dotted name: `--train.hint.weight 0.3`. Every verb takes --json and --dry-run."""
+
+# In the order of the pipeline: verb -> what it reads and writes.
+VERBS: dict[str, str] = {
+    "demo": "Everything below, on small made-up logs, in about a minute.",
+    "doctor": "What is installed, what would work, and the command that fixes what would not.",
+    "init": "Write a commented recompose.toml.",
+    "ingest": "Agent logs -> sessions.jsonl.",
+    "sites": "Sessions -> sites.jsonl: find the mistaken messages.",
+    "hints": "Sites -> hints.jsonl; --audit measures whether a hint changes the model.",
+    "build": "Sessions, sites and hints -> examples/: tokens for the student.",
+    "train": "Examples -> a run directory.",
+    "show": "One session, site, example or run, in the terminal.",
+}
+
+SETTINGS_OF = {"ingest": "ingest", "sites": "sites", "hints": "hints", "build": "student, held_out, build", "train": "student, train"}
+
+
+def build_app() -> App:
+    """The command line, with every verb by import path."""
+    flags = Parameter(negative="", show_default=False)
+    app = App(name="recompose", help=HELP, help_format="markdown", default_parameter=flags, version_flags=["--version"], version=_version)
+    for verb, text in VERBS.items():
+        groups = SETTINGS_OF.get(verb, "")
+        epilogue = f"Settings: {groups}. `recompose init --explain GROUP` says what each means." if groups else ""
+        path = f"composer_replication.cli.{verb}:{verb}"
+        app.command(path, name=verb, help=text, help_epilogue=epilogue, sort_key=list(VERBS).index(verb))
+    return app
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("composer-replication")
+
+
+def _check_verb(argv: Sequence[str]) -> None:
+    """Refuse an unknown verb here: cyclopts would import every verb to say the same."""
+    verb = argv[0] if argv else "--help"
+    if not verb.startswith("-") and verb not in VERBS:
+        near = difflib.get_close_matches(verb, VERBS, n=1)
+        guess = f'did you mean "{near[0]}"?\n' if near else ""
+        raise UsageError(f'unknown verb "{verb}"', where=f"recompose {verb}", fix=f"{guess}verbs: {', '.join(VERBS)}")
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one command line and return its exit code; errors are shown, never raised."""
+    as_json, debug = "--json" in argv, "--debug" in argv
+    try:
+        with split_settings(argv) as rest:
+            _check_verb(rest)
+            code = build_app()(rest, exit_on_error=False, print_error=False, result_action="return_value")
+        return code if isinstance(code, int) else DONE
+    except BrokenPipeError:  # the reader of a pipe left, e.g. `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except KeyboardInterrupt as error:
+        return report(error, as_json=as_json, debug=debug)
+    except Exception as error:  # noqa: BLE001 - the top of the program: every error becomes a box and an exit code
+        return report(error, as_json=as_json, debug=debug)
+
+
+def main() -> None:
+    """The `recompose` command."""
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,74 @@
+"""Errors as text: what, where, fix - and the exit codes.
+
+0 done · 1 a problem the user can fix · 2 usage (mistyped verb or flag) · 3 stopped by a health rule · 4 budget reached.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from dataclasses import dataclass
+
+from cyclopts.exceptions import CycloptsError
+
+from composer_replication.cli.console import problem_box, rich_console
+from composer_replication.core.errors import ComposerError
+
+DONE, FIXABLE, USAGE, STOPPED, BUDGET = 0, 1, 2, 3, 4
+INTERRUPTED = 130  # what shells use for Ctrl-C
+
+
+class UsageError(ComposerError, ValueError):
+    """A command line that does not name something that exists, e.g. `recompose trian`."""
+
+    exit_code = USAGE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """An error ready to be shown, with the exit code it leads to."""
+
+    what: str
+    where: str = ""
+    fix: str = ""
+    title: str = "problem"
+    exit_code: int = FIXABLE
+
+
+def describe(error: BaseException) -> Problem:
+    """The problem that an exception stands for; an exception nobody foresaw is called a bug of ours.
+
+    >>> describe(ComposerError("no sites", fix="run: recompose sites")).fix
+    'run: recompose sites'
+    """
+    if isinstance(error, ComposerError):
+        title = "stopped" if error.exit_code == STOPPED else "usage" if error.exit_code == USAGE else "problem"
+        return Problem(what=error.what, where=error.where, fix=error.fix, title=title, exit_code=error.exit_code)
+    if isinstance(error, CycloptsError):
+        return Problem(what=str(error).strip(), fix="see: recompose --help, or recompose VERB --help", title="usage", exit_code=USAGE)
+    if isinstance(error, KeyboardInterrupt):
+        return Problem(what="interrupted", title="stopped", exit_code=INTERRUPTED)
+    if isinstance(error, MemoryError):
+        return Problem(what="not enough memory", fix="lower train.micro_tokens, or take a smaller student")
+    if isinstance(error, OSError):
+        where = str(error.filename or "")
+        return Problem(what=error.strerror or str(error), where=where, fix="check that the path exists, is yours and has space")
+    return Problem(
+        what=f"{type(error).__name__}: {error}",
+        fix="this is a bug of recompose, not of yours: run again with --debug and report the traceback",
+        title="bug",
+    )
+
+
+def report(error: BaseException, *, as_json: bool, debug: bool) -> int:
+    """Show an error on stderr, or as one JSON object on stdout; returns the exit code."""
+    problem = describe(error)
+    if debug:
+        traceback.print_exception(error, file=sys.stderr)
+    if as_json:
+        told = {"what": problem.what, "where": problem.where, "fix": problem.fix, "exit_code": problem.exit_code}
+        sys.stdout.write(json.dumps({"error": told}) + "\n")
+    else:
+        rich_console(stderr=True).print(problem_box(problem.title, what=problem.what, where=problem.where, fix=problem.fix))
+    return problem.exit_code

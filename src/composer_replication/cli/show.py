@@ -1,0 +1,114 @@
+"""`recompose show session|site|example|pair|run [ID]`: one thing in the terminal; without an ID, the list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+from rich.text import Text
+
+from composer_replication.cli.console import harmless
+from composer_replication.cli.flags import Common
+from composer_replication.cli.job import Job, open_job
+from composer_replication.cli.lookup import find, one_session, ordinal, session_ids, sessions_by_id
+from composer_replication.cli.paint import session_parts, site_parts
+from composer_replication.cli.problems import UsageError
+from composer_replication.cli.show_run import show_run
+from composer_replication.cli.show_tokens import show_example, show_pair
+from composer_replication.cli.views import session_line, session_view, site_view
+from composer_replication.core.codec import read_hints, read_sessions, read_sites
+from composer_replication.core.site import Hint
+
+Noun = Literal["session", "site", "example", "pair", "run"]
+
+
+def show(
+    noun: Noun,
+    id: str = "",
+    /,
+    *,
+    full: bool = False,
+    before: Annotated[int, Parameter(name="--before")] = 4,
+    after: Annotated[int, Parameter(name="--after")] = 2,
+    common: Common = Common(),
+) -> int:
+    """One session, site, example, pair or run; without an ID, all of them in a list. Reads only.
+
+    Parameters
+    ----------
+    noun
+        What to show.
+    id
+        Its id, the unique beginning of its id, or its place in the file: s014.
+    full
+        Do not shorten long texts.
+    before
+        How many turns of a site's context to show.
+    after
+        How many turns after a site to show.
+    """
+    if before < 0 or after < 0:
+        raise UsageError("--before and --after count turns", fix="give 0 or more")
+    job = open_job(common)
+    if noun == "example":
+        return show_example(job, id, full=full)
+    if noun == "pair":
+        return show_pair(job, id, full=full)
+    if noun == "run":
+        return show_run(job, id)
+    if noun == "site":
+        return _site(job, id, full=full, before=before, after=after)
+    return _session(job, id, full=full)
+
+
+def _hints(job: Job) -> dict[str, Hint]:
+    """Hints by site, where `hints` has run."""
+    return {hint.site_id: hint for hint in read_hints(job.hints)} if job.hints.exists() else {}
+
+
+def _session(job: Job, wanted: str, *, full: bool) -> int:
+    path = job.need_file(job.sessions, verb="ingest")
+    if not wanted:
+        rows = [session_line(session, i) for i, session in enumerate(read_sessions(path), 1)]
+        columns = ("id", "turns", "calls", "repository", "file")
+        return _list(job, "sessions", rows, columns)
+    session = one_session(path, wanted)
+    number = session_ids(path).index(session.id) + 1
+    found = [s for s in read_sites(job.sites) if s.session_id == session.id] if job.sites.exists() else []
+    view = session_view(session, found, _hints(job), number=number)
+    return _draw(job, view, session_parts, full=full)
+
+
+def _site(job: Job, wanted: str, *, full: bool, before: int, after: int) -> int:
+    path = job.need_file(job.sites, verb="sites")
+    sites = list(read_sites(path))
+    hints = _hints(job)
+    if not wanted:
+        rows = [
+            {"ordinal": i, "id": s.id, "kind": s.kind, "category": s.category, "tool": s.tool, "hint": s.id in hints}
+            for i, s in enumerate(sites, 1)
+        ]
+        return _list(job, "sites", rows, ("kind", "category", "tool", "hint", "id"))
+    index = find(wanted, [s.id for s in sites], noun="site", where=path)
+    site = sites[index]
+    session = next(sessions_by_id(job.need_file(job.sessions, verb="ingest"), {site.session_id}), None)
+    if session is None:
+        raise UsageError(f"{job.sessions} holds no session {site.session_id}", fix=f"run again: {job.command('sites')}")
+    view = site_view(session, site, hints.get(site.id), number=index + 1, before=before, after=after)
+    return _draw(job, view, site_parts, full=full)
+
+
+def _list(job: Job, name: str, rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> int:
+    job.screen.table([(ordinal(r["ordinal"]), *(r[c] for c in columns)) for r in rows], head=("", *columns))
+    job.screen.result({name: rows})
+    return 0
+
+
+def _draw(job: Job, view: dict[str, Any], parts: Callable[..., Iterable[Any]], *, full: bool) -> int:
+    for part in parts(view, full=full):
+        job.screen.show(part)
+    if view.get("left_out_before") or view.get("left_out_after"):
+        job.screen.show(Text(harmless("more: --before N --after N --full"), style="dim"))
+    job.screen.result(view)
+    return 0

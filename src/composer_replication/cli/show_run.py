@@ -1,0 +1,56 @@
+"""`recompose show run`: what a run directory says, without a claim that anything was learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from composer_replication.cli.job import Job
+from composer_replication.cli.lookup import find
+from composer_replication.core.errors import DataError
+from composer_replication.core.rundir import LATEST
+from composer_replication.report.data import run_view
+
+
+def show_run(job: Job, wanted: str) -> int:
+    """A run by name, by the beginning of its name, by folder, or the latest."""
+    view = run_view(_folder(job, wanted))
+    screen = job.screen
+    screen.line(
+        f" {view['id']}  {view['state']}  {view['steps']} of {view['steps_planned']} steps  attempt {view['attempts']}", style="bold"
+    )
+    screen.line(f" {view['command']}")
+    screen.table([_row(name, channel) for name, channel in view["channels"].items()], head=("channel", "status", "tokens", "loss", "grad"))
+    screen.line(" loss: first -> last. A loss that falls is no evidence of learning; that takes an evaluation with a placebo.", style="dim")
+    for line in view["changed_settings"]:
+        screen.line(f" set    {line}")
+    for event in view["events"]:
+        told = ", ".join(f"{k} {v}" for k, v in event.items() if k not in ("t", "kind"))
+        screen.line(f" event  {event['kind']}  {told}")
+    for checkpoint in view["checkpoints"]:
+        screen.line(f" kept   {checkpoint['path']}")
+    screen.result(view)
+    return 0
+
+
+def _folder(job: Job, wanted: str) -> Path:
+    if wanted and (Path(wanted) / "run.json").exists():
+        return Path(wanted)
+    names = sorted(p.name for p in job.runs.iterdir() if p.name != LATEST and (p / "run.json").exists()) if job.runs.is_dir() else []
+    if not names:
+        raise DataError("no run yet", where=str(job.runs), fix=f"run first: {job.command('train')}")
+    if not wanted or wanted == LATEST:
+        latest = job.runs / LATEST
+        return latest if latest.is_dir() else job.runs / latest.read_text("utf-8").strip()
+    return job.runs / names[find(wanted, names, noun="run", where=job.runs)]
+
+
+def _row(name: str, channel: Mapping[str, Any]) -> tuple[str, ...]:
+    statuses = ", ".join(f"{status} {count}" for status, count in channel["statuses"].items())
+    loss, grad = channel["loss"], channel["grad_norm"]
+    return (name, statuses, str(channel["tokens"]), _pair(loss), _pair(grad))
+
+
+def _pair(points: Mapping[str, Any]) -> str:
+    return "" if points["first"] is None else f"{points['first']:.4g} -> {points['last']:.4g}"

@@ -1,0 +1,106 @@
+"""`recompose show example|pair`: token sequences with the loss of every token, and each hint where the teacher sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.text import Text
+
+from composer_replication.cli.job import Job
+from composer_replication.cli.lookup import find, ordinal
+from composer_replication.cli.paint import hint_panel, mask_text
+from composer_replication.cli.student import built_tokenizer
+from composer_replication.tokens.artefact import load_dataset
+from composer_replication.tokens.example import PreferencePair, TrainingExample
+
+QUIET_TOKENS = 60  # of a message without loss, shown unless --full
+LEGEND = {True: "green = lm_ce, yellow = hint target", False: "[lm_ce], {hint target}, | between tokens"}
+
+
+def show_example(job: Job, wanted: str, *, full: bool) -> int:
+    """One example, or the list of them."""
+    examples = load_dataset(job.need_file(job.examples, verb="build")).examples
+    if not wanted:
+        rows = [(ordinal(i, letter="e"), len(e.ids), len(e.trained), len(e.hints), e.id) for i, e in enumerate(examples, 1)]
+        job.screen.table(rows, head=("", "tokens", "lm_ce spans", "hints", "id"))
+        listed = [{"ordinal": i, "id": e.id, "tokens": len(e.ids), "hints": len(e.hints)} for i, e in enumerate(examples, 1)]
+        job.screen.result({"examples": listed})
+        return 0
+    index = find(wanted, [e.id for e in examples], noun="example", where=job.examples)
+    view = example_view(examples[index], built_tokenizer(job.examples, build_command=job.command("build")), number=index + 1)
+    for part in _parts(view, colour=job.screen.colour, full=full):
+        job.screen.show(part)
+    job.screen.result(view)
+    return 0
+
+
+def example_view(example: TrainingExample, tokenizer: Any, *, number: int) -> dict[str, Any]:
+    """An example as plain values: every token with its text and loss, the messages, and the views with their hints."""
+    loss = ["none"] * len(example.ids)
+    for a, b in example.trained:
+        loss[a:b] = ["lm_ce"] * (b - a)
+    for view in example.hints:
+        a, b = view.span
+        loss[a:b] = ["hint"] * (b - a)
+    tokens = [{"id": i, "text": tokenizer.decode([i]), "loss": kind} for i, kind in zip(example.ids, loss, strict=True)]
+    turns = [{"turn": t.turn, "role": t.role, "author": t.author, "start": t.start, "end": t.end} for t in example.turns]
+    hints = [
+        {
+            "site": v.site_id,
+            "kind": v.kind,
+            "at": v.at,
+            "span": v.span,
+            "rendering": v.rendering,
+            "text": tokenizer.decode(list(v.hint_ids)),
+        }
+        for v in example.hints
+    ]
+    counts = {kind: loss.count(kind) for kind in ("lm_ce", "hint", "none")}
+    return {
+        "ordinal": number, "id": example.id, "session": example.session_id, "origin": example.origin,
+        "counts": counts, "turns": turns, "hints": hints, "tokens": tokens,
+    }  # fmt: skip
+
+
+def _parts(view: dict[str, Any], *, colour: bool, full: bool) -> Iterator[Any]:
+    counts = view["counts"]
+    told = f"{len(view['tokens'])} tokens: {counts['lm_ce']} in lm_ce, {counts['hint']} hint targets, {counts['none']} without loss"
+    yield Text(f"{ordinal(view['ordinal'], letter='e')}  {view['id']}  origin {view['origin']}\n{told}   ({LEGEND[colour]})", style="bold")
+    start = 0
+    preamble = view["turns"][0]["start"] if view["turns"] else len(view["tokens"])
+    for turn in ([{"turn": "-", "role": "preamble", "author": None, "start": 0, "end": preamble}] if preamble else []) + view["turns"]:
+        for hint in view["hints"]:
+            if start <= hint["at"] < turn["end"] and turn["start"] <= hint["at"]:
+                yield hint_panel(hint["text"])
+        yield Text(f"[{turn['turn']}] {turn['role']}" + (f" · {turn['author']}" if turn["author"] else ""), style="dim")
+        tokens = view["tokens"][turn["start"] : turn["end"]]
+        quiet = all(t["loss"] == "none" for t in tokens)
+        shown = tokens[:QUIET_TOKENS] if quiet and not full else tokens
+        yield mask_text([(t["text"], t["loss"]) for t in shown], colour=colour)
+        if len(shown) < len(tokens):
+            yield Text(f"... {len(tokens) - len(shown)} more tokens without loss (--full)", style="dim")
+        start = turn["end"]
+
+
+def show_pair(job: Job, wanted: str, *, full: bool) -> int:
+    """One pair, or the list of them."""
+    pairs = load_dataset(job.need_file(job.examples, verb="build")).pairs
+    if not wanted:
+        job.screen.table([(ordinal(i, letter="p"), p.site_id or "", p.id) for i, p in enumerate(pairs, 1)], head=("", "site", "id"))
+        job.screen.result({"pairs": [{"ordinal": i, "id": p.id, "site": p.site_id} for i, p in enumerate(pairs, 1)]})
+        return 0
+    pair = pairs[find(wanted, [p.id for p in pairs], noun="pair", where=job.examples)]
+    view = pair_view(pair, built_tokenizer(job.examples, build_command=job.command("build")))
+    prefix = view["prefix"] if full else view["prefix"][-600:]
+    for title, text, style in (("prefix", prefix, "dim"), ("chosen", view["chosen"], "green"), ("rejected", view["rejected"], "red")):
+        job.screen.line(title, style="bold")
+        job.screen.line(text, style=style)
+    job.screen.result(view)
+    return 0
+
+
+def pair_view(pair: PreferencePair, tokenizer: Any) -> dict[str, Any]:
+    """A pair as plain values."""
+    texts = {name: tokenizer.decode(list(getattr(pair, f"{name}_ids"))) for name in ("prefix", "chosen", "rejected")}
+    return {"id": pair.id, "session": pair.session_id, "site": pair.site_id, **texts}

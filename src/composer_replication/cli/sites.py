@@ -1,0 +1,55 @@
+"""`recompose sites`: sessions -> sites.jsonl, the mistaken messages and what stands apart from them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+
+from composer_replication.cli.flags import Common
+from composer_replication.cli.job import Job, open_job
+from composer_replication.cli.lookup import ordinal
+from composer_replication.cli.views import TRAINED
+from composer_replication.core.codec import read_sessions, record_to_json
+from composer_replication.core.jsonl import write_lines
+from composer_replication.core.site import Site
+from composer_replication.data.sites.find import find_sites
+from composer_replication.data.sites.summary import SitesSummary, summarise
+
+
+def sites(*, common: Common = Common()) -> int:
+    """Find the mistaken messages: sessions.jsonl -> sites.jsonl."""
+    job = open_job(common)
+    job.need_file(job.sessions, verb="ingest")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", UserWarning)
+        found = list(_find(job))
+    summary = summarise(found)
+    notes = sorted({str(w.message) for w in told})
+    if not job.dry_run:
+        write_lines(job.sites, map(record_to_json, found))
+    _show(job, found, summary, notes)
+    next_command = job.command("hints") if summary.num_mistakes else job.command("show session")
+    return job.finish({**summary.to_json(), "notes": notes}, wrote=[job.sites], next_command=next_command)
+
+
+def _find(job: Job) -> Iterator[Site]:
+    for session in read_sessions(job.sessions):
+        yield from find_sites(session, settings=job.config.sites)
+
+
+def _show(job: Job, found: list[Site], summary: SitesSummary, notes: list[str]) -> None:
+    screen = job.screen
+    screen.line(f" {summary.num_mistakes} mistaken messages in {summary.num_sessions} sessions; {summary.num_sites} sites in all")
+    screen.table(summary.kinds.items(), head=("kind of mistake", "sites"))
+    if summary.apart:
+        screen.line("\n apart from mistakes, never trained on by default:")
+        screen.table(summary.apart.items(), head=("category/kind", "sites"))
+    authors = ", ".join(f"{name} {count}" for name, count in summary.authors.items())
+    screen.line(f"\n author of the mistaken message: {authors or 'none'}  (imported text is off-policy: context distillation)")
+    for note in notes:
+        screen.line(f" note   {note}", style="yellow")
+    if not summary.num_mistakes:
+        screen.line(f" no mistaken message found; detectors: {', '.join(job.config.sites.detectors)}", style="yellow")
+    else:
+        first = next(i for i, site in enumerate(found, 1) if site.category in TRAINED)
+        screen.line(f" look   {job.command(f'show site {ordinal(first)}')}")

@@ -1,0 +1,56 @@
+"""The student's tokenizer, for build, train and show: made or loaded once by `build`, kept beside the examples."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from composer_replication.core.codec import read_sessions
+from composer_replication.core.config.root import Config
+from composer_replication.core.errors import DataError, need
+from composer_replication.core.trace import Session, ToolCall
+from composer_replication.tokens.hf import load_tokenizer
+from composer_replication.tokens.split import is_held_out
+from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
+
+TINY = "tiny"
+FOLDER = "tokenizer"
+BLOCK_CHARS, TOTAL_CHARS = 2_000, 2_000_000  # of each text, and in all: enough to learn 2,048 tokens from
+
+
+def make_tokenizer(config: Config, sessions: Path) -> Any:
+    """The tokenizer to build with: that of the model, or for the tiny student one trained on the sessions that are not held out."""
+    need("transformers", extra="train")
+    if config.student.model != TINY:
+        return load_tokenizer(config.student.model)
+    training = (s for s in read_sessions(sessions) if not is_held_out(s, settings=config.held_out))
+    return train_tiny_tokenizer(_up_to(_texts(training), TOTAL_CHARS))
+
+
+def built_tokenizer(examples: Path, *, build_command: str) -> Any:
+    """The tokenizer that `build` used."""
+    need("transformers", extra="train")
+    if not (examples / FOLDER).is_dir():
+        raise DataError("no examples", where=str(examples), fix=f"run first: {build_command}")
+    return load_tokenizer(str(examples / FOLDER))
+
+
+def _texts(sessions: Iterable[Session]) -> Iterator[str]:
+    for session in sessions:
+        for block in itertools.chain.from_iterable(turn.blocks for turn in session.turns):
+            if isinstance(block, ToolCall):
+                yield json.dumps({"name": block.name, "arguments": block.arguments}, ensure_ascii=False)[:BLOCK_CHARS]
+            else:
+                yield block.text[:BLOCK_CHARS]
+
+
+def _up_to(texts: Iterable[str], limit: int) -> Iterator[str]:
+    total = 0
+    for text in texts:
+        total += len(text)
+        if total > limit:
+            return
+        yield text.encode("utf-8", "replace").decode("utf-8")  # lone surrogates cannot be trained on

@@ -1,0 +1,83 @@
+"""`recompose train`: examples -> a run directory, with the reference trainer."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from composer_replication.cli.flags import Common, dotted_settings
+from composer_replication.cli.job import Job, open_job
+from composer_replication.cli.student import FOLDER, TINY, built_tokenizer
+from composer_replication.cli.train_text import show_event, show_plan, show_step
+from composer_replication.core.config.base import stage_seed
+from composer_replication.core.errors import DataError, need
+from composer_replication.core.rundir import RunDir, create_run, open_run
+from composer_replication.tokens.artefact import EXAMPLES, PAIRS, Dataset, load_dataset
+from composer_replication.tokens.hf import load_tokenizer
+from composer_replication.tokens.renderer import Renderer
+
+
+def train(*, resume: Path | None = None, accept_changes: bool = False, name: str = "", common: Common = Common()) -> int:
+    """Train the student on examples/: a new run directory under runs/.
+
+    Parameters
+    ----------
+    resume
+        Go on with this run directory (runs/latest works) from its newest checkpoint.
+    accept_changes
+        Resume although settings differ from those of the run.
+    name
+        Name of the new run; default: the date and a letter.
+    """
+    job = open_job(common)
+    for package in ("torch", "transformers", "accelerate"):
+        need(package, extra="train")
+    tokenizer = built_tokenizer(job.examples, build_command=job.command("build"))
+    data = load_examples(job, tokenizer)
+    plan = show_plan(job, data)
+    if job.dry_run:
+        return job.finish({"plan": plan}, wrote=[job.runs / (name or "<new run>")], next_command=job.command("train"))
+    from composer_replication.models.load import load_student
+    from composer_replication.training.loop import train as run_training
+
+    student = load_student(job.config.student, tokenizer=tokenizer, seed=job.config.seed)
+    run = open_run(resume) if resume is not None else _new_run(job, data, name)
+    job.screen.line(f" run      {run.path}   ({student.num_trainable} of {student.num_parameters} weights are trained)")
+    result = run_training(
+        job.config,
+        student=student,
+        examples=data.examples,
+        pairs=data.pairs,
+        run=run,
+        resume=resume is not None,
+        accept_changes=accept_changes,
+        on_step=lambda line: show_step(job, line),
+        on_event=lambda event: show_event(job, event),
+    )
+    value: dict[str, Any] = {"run": str(run.path), "steps": result.steps, "statuses": result.statuses, "metrics": result.metrics}
+    wrote = [run.path, *([result.checkpoint] if result.checkpoint else [])]
+    job.screen.line(" a loss that falls is no evidence of learning; evaluation comes with a later issue", style="dim")
+    return job.finish(value, wrote=wrote, next_command=f"{job.command('show run')} {run.path.name}")
+
+
+def load_examples(job: Job, tokenizer: Any) -> Dataset:
+    """The data set, checked against the student that is about to be trained."""
+    wanted = job.config.student.model
+    own = tokenizer if wanted == TINY else load_tokenizer(wanted)
+    data = load_dataset(job.examples, tokenizer_sha256=Renderer.for_tokenizer(own, family=job.config.student.template).codec.sha256())
+    if data.meta["student"] != wanted:
+        built = data.meta["student"]
+        raise DataError(
+            f"the examples were built for {built!r}, the student is {wanted!r}", where=str(job.examples), fix=f"run: {job.command('build')}"
+        )
+    return data
+
+
+def _new_run(job: Job, data: Dataset, name: str) -> RunDir:
+    settings = [word for key, value in dotted_settings().items() for word in (f"--{key}", value)]
+    files = [word for path in job.loaded.files for word in ("-c", str(path.absolute()))]
+    command = shlex.join(["recompose", "train", *files, "-o", str(job.work.absolute()), *settings])
+    inputs = [(job.examples / EXAMPLES, len(data.examples)), (job.examples / PAIRS, len(data.pairs)), (job.examples / FOLDER, 1)]
+    seed = stage_seed(job.config.seed, "train")
+    return create_run(job.runs, resolved=job.config.model_dump(mode="json"), command=command, seed=seed, inputs=inputs, name=name)

@@ -1,0 +1,208 @@
+"""Does a hint change the teacher? Measured before anything is trained; in this version it reports and drops nothing.
+
+    audit = audit_hints(model, examples, pad_id=0, max_tokens=8192, min_lift=0.0, seed=7)
+    audit.kinds[0] -> KindLift(kind="bad_args", lift=Interval(n=31, ..., low=0.08, ...), keeps=True, ...)
+
+At every site the mistaken message T is scored three times: below its own hint, below another site's hint put at the same place,
+and without a hint. lift = mean log p(T | shuffled hint) - mean log p(T | hint), in nats per token: how much less likely the right
+hint makes the mistake than any hint does. Means are over the tokens of a site, then over sites; intervals are over sessions.
+
+The shuffle is a permutation of the hints among the sites in which no site keeps its own text. Within that, donors of another kind and
+of another session are preferred (a hint of the same kind often says the same thing); `donors` counts how far that was possible.
+Sites for which only the same text, or a hint written for another rendering, is left are not measured, and are counted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from composer_replication.core.config.base import stage_seed
+from composer_replication.core.errors import DataError
+from composer_replication.evaluation.stats import Interval, bootstrap_mean
+from composer_replication.losses.policy import token_logprobs
+from composer_replication.models.forward import predictors, project, scoring
+from composer_replication.tokens.batch import Rows, Targets, collate, micro_batches
+from composer_replication.tokens.example import HintView, TrainingExample
+
+_SAME_HINT, _SAME_KIND, _SAME_SESSION = 1000, 2, 1
+_SWEEPS = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteLift:
+    """One site: mean log p of its mistaken tokens under the three contexts, in nats per token."""
+
+    site_id: str
+    kind: str
+    session_id: str
+    num_tokens: int
+    hint: float
+    shuffled: float
+    none: float
+
+    @property
+    def lift(self) -> float:
+        """How much less likely the right hint makes the mistake than another site's hint."""
+        return self.shuffled - self.hint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindLift:
+    """All sites of one kind (or all sites, kind "all"); `keeps` = the interval's lower bound is above the threshold."""
+
+    kind: str
+    lift: Interval
+    keeps: bool
+    hint: float
+    shuffled: float
+    none: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """What was measured, and what could not be: `skipped` counts sites without a usable donor."""
+
+    sites: tuple[SiteLift, ...]
+    kinds: tuple[KindLift, ...]
+    donors: Mapping[str, int]
+    skipped: Mapping[str, int]
+    min_lift: float
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain JSON object; per kind n, sessions, lift, low, high, keeps and the three mean log-probs."""
+        kinds = [
+            {
+                "kind": k.kind,
+                "n": k.lift.n,
+                "sessions": k.lift.clusters,
+                "lift": k.lift.mean,
+                "low": k.lift.low,
+                "high": k.lift.high,
+                "keeps": k.keeps,
+                "logp_hint": k.hint,
+                "logp_shuffled": k.shuffled,
+                "logp_none": k.none,
+            }
+            for k in self.kinds
+        ]
+        sites = [{**dataclasses.asdict(site), "lift": site.lift} for site in self.sites]
+        return {"min_lift": self.min_lift, "kinds": kinds, "donors": dict(self.donors), "skipped": dict(self.skipped), "sites": sites}
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A site in its context."""
+
+    example: TrainingExample
+    view: HintView
+
+
+def audit_hints(
+    model: Any, examples: Sequence[TrainingExample], *, pad_id: int, max_tokens: int, min_lift: float, seed: int, device: Any = "cpu"
+) -> Audit:
+    """Measure every hint view of the examples on `model` (the teacher); raises DataError where there is none."""
+    places = list({v.site_id: _Place(e, v) for e in reversed(examples) for v in reversed(e.hints)}.values())[::-1]
+    if not places:
+        raise DataError("no hint view among the examples", fix="run `recompose hints` and `recompose build` first")
+    donors = shuffled_donors([p.view for p in places], [p.example.session_id for p in places], seed=stage_seed(seed, "hint_lift"))
+    usable = [(place, places[donor]) for place, donor in zip(places, donors, strict=True) if donor is not None]
+    met = Counter(name for place, donor in usable for name in _relations(place, donor))
+    sites = _score(model, usable, pad_id=pad_id, max_tokens=max_tokens, device=device)
+    kinds = sorted({site.kind for site in sites})
+    groups = [(kind, [s for s in sites if s.kind == kind]) for kind in kinds] + ([("all", sites)] if sites else [])
+    return Audit(
+        sites=tuple(sites),
+        kinds=tuple(_kind(kind, group, min_lift=min_lift, seed=seed) for kind, group in groups),
+        donors={"sites": len(usable), "same_kind": met["same_kind"], "same_session": met["same_session"]},
+        skipped={"no_donor": len(places) - len(usable)},
+        min_lift=min_lift,
+    )
+
+
+def shuffled_donors(views: Sequence[HintView], sessions: Sequence[str], *, seed: int) -> list[int | None]:
+    """For each view the index of the view whose hint it gets; None where only its own text or another rendering is left.
+
+    A random cycle, improved by swaps until no swap helps: each hint is used once, nobody keeps its own.
+    """
+
+    def cost(i: int, j: int) -> int:
+        a, b = views[i], views[j]
+        bad = i == j or a.hint_ids == b.hint_ids or a.rendering != b.rendering
+        return _SAME_HINT * bad + _SAME_KIND * (a.kind == b.kind) + _SAME_SESSION * (sessions[i] == sessions[j])
+
+    rng, n = random.Random(seed), len(views)
+    order = list(range(n))
+    rng.shuffle(order)
+    donor = [0] * n
+    for k, i in enumerate(order):
+        donor[i] = order[(k + 1) % n]
+    for _ in range(_SWEEPS):
+        swapped = False
+        for i in rng.sample(range(n), n):
+            now = cost(i, donor[i])
+            partners = rng.sample(range(n), min(n, 64)) if now else []
+            for j in partners:
+                if cost(i, donor[j]) + cost(j, donor[i]) < now + cost(j, donor[j]):
+                    donor[i], donor[j] = donor[j], donor[i]
+                    now, swapped = cost(i, donor[i]), True
+        if not swapped:
+            break
+    return [j if cost(i, j) < _SAME_HINT else None for i, j in enumerate(donor)]
+
+
+def _relations(place: _Place, donor: _Place) -> list[str]:
+    names = ["same_kind"] if place.view.kind == donor.view.kind else []
+    return [*names, "same_session"] if place.example.session_id == donor.example.session_id else names
+
+
+def _score(model: Any, usable: Sequence[tuple[_Place, _Place]], *, pad_id: int, max_tokens: int, device: Any) -> list[SiteLift]:
+    """Three rows per site: without a hint, below its own, below the donor's."""
+    trials = {}
+    for place, donor in usable:
+        view = place.view
+        views = (view, dataclasses.replace(view, hint_ids=donor.view.hint_ids))
+        trials[view.site_id] = TrainingExample(
+            id=view.site_id, session_id=place.example.session_id, ids=place.example.student_ids(view), hints=views
+        )
+    longest = max((len(e.teacher_ids(v)) for e in trials.values() for v in e.hints), default=0)
+    limit, found = max(max_tokens, longest), {}
+    with scoring(model):
+        for trial_part, _ in micro_batches(list(trials.values()), micro_tokens=limit):
+            batch = collate(trial_part, pad_id=pad_id).to(device)
+            without = _means(model, batch.student, batch.hint_student, limit)
+            below = _means(model, batch.teacher, batch.hint_teacher, limit)
+            for k, trial in enumerate(trial_part):
+                found[trial.id] = (below[2 * k], below[2 * k + 1], without[2 * k])
+    return [
+        SiteLift(
+            site_id=place.view.site_id,
+            kind=place.view.kind,
+            session_id=place.example.session_id,
+            num_tokens=len(place.view.target_ids),
+            hint=found[place.view.site_id][0],
+            shuffled=found[place.view.site_id][1],
+            none=found[place.view.site_id][2],
+        )
+        for place, _ in usable
+    ]
+
+
+def _means(model: Any, rows: Rows, targets: Targets, max_tokens: int) -> list[float]:
+    """Mean log-prob of each item's tokens."""
+    hidden_ND = predictors(model, rows.ids_BT, rows.lengths_B, row_N=targets.row_N, position_N=targets.position_N, max_tokens=max_tokens)
+    logp_N = token_logprobs(project(model, hidden_ND), targets.ids_N)
+    total = torch.zeros(targets.num_items, dtype=logp_N.dtype, device=logp_N.device).index_add(0, targets.item_N, logp_N)
+    return (total / torch.bincount(targets.item_N, minlength=targets.num_items)).tolist()
+
+
+def _kind(kind: str, sites: Sequence[SiteLift], *, min_lift: float, seed: int) -> KindLift:
+    lift = bootstrap_mean([s.lift for s in sites], [s.session_id for s in sites], seed=stage_seed(seed, f"lift:{kind}"))
+    hint, shuffled, none = (sum(getattr(s, name) for s in sites) / len(sites) for name in ("hint", "shuffled", "none"))
+    return KindLift(kind=kind, lift=lift, keeps=lift.excludes_up_to(min_lift), hint=hint, shuffled=shuffled, none=none)

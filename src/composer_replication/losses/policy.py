@@ -1,0 +1,36 @@
+"""The policy channel on imported logs: masked cross-entropy, always called lm_ce.
+
+Shapes: N tokens, V vocabulary. Position bookkeeping is not done here: row k of the logits predicts ids_N[k].
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def token_logprobs(logits_NV: Tensor, ids_N: Tensor, *, vocab: int | None = None) -> Tensor:
+    """Log-probability of each token, in nats, accumulated in float32 (float64 stays float64).
+
+    >>> token_logprobs(torch.tensor([[0.0, 0.0]]), torch.tensor([1])).tolist()
+    [-0.6931471824645996]
+
+    `vocab` = number of real columns; those behind it are padding of the embedding. Raises ValueError if an id lies outside.
+    """
+    if logits_NV.ndim != 2 or ids_N.shape != logits_NV.shape[:1]:
+        raise ValueError(f"logits {tuple(logits_NV.shape)} and ids {tuple(ids_N.shape)} do not match")
+    if vocab is not None:
+        logits_NV = logits_NV[:, :vocab]
+    if ids_N.numel() and not 0 <= int(ids_N.min()) <= int(ids_N.max()) < logits_NV.shape[1]:
+        raise ValueError(f"token ids {int(ids_N.min())}..{int(ids_N.max())} lie outside a vocabulary of {logits_NV.shape[1]}")
+    logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
+    return logits_NV.gather(1, ids_N[:, None]).squeeze(1) - torch.logsumexp(logits_NV, dim=1)
+
+
+def lm_ce(logits_NV: Tensor, ids_N: Tensor, *, vocab: int | None = None) -> Tensor:
+    """Cross-entropy of each token, in nats, unreduced.
+
+    >>> lm_ce(torch.tensor([[0.0, 0.0]]), torch.tensor([1])).tolist()
+    [0.6931471824645996]
+    """
+    return -token_logprobs(logits_NV, ids_N, vocab=vocab)

@@ -1,0 +1,63 @@
+"""The sum of the channels: the one place where values are reduced.
+
+total = sum over channels of weight * mean / norm, where mean is over the global count and norm is the channel's running mean
+gradient norm at the final hidden states (balance "grad_norm") or 1 (balance "none").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from composer_replication.losses.channel import Channel, ChannelLoss
+
+
+@dataclass(slots=True)
+class RunningMean:
+    """Mean of a channel's gradient norm over the steps in which it had one.
+
+    >>> mean = RunningMean(); mean.add(2.0); mean.add(0.0); mean.add(4.0); mean.value
+    3.0
+    """
+
+    total: float = 0.0
+    count: int = 0
+
+    def add(self, norm: float) -> None:
+        """Count one step; a norm of 0 is a step without a gradient and does not count."""
+        if norm > 0:
+            self.total += norm
+            self.count += 1
+
+    @property
+    def value(self) -> float:
+        """The mean, 0 where no step had a gradient yet."""
+        return self.total / self.count if self.count else 0.0
+
+
+def channel_scales(
+    weights: Mapping[Channel, float], means: Mapping[Channel, RunningMean], *, balance: Literal["grad_norm", "none"]
+) -> dict[Channel, float]:
+    """By what each channel's mean is multiplied in the total; a channel without a gradient so far keeps its weight.
+
+    >>> channel_scales({"lm_ce": 1.0, "hint": 0.5}, {"lm_ce": RunningMean(4.0, 1), "hint": RunningMean(0.1, 1)}, balance="grad_norm")
+    {'lm_ce': 0.25, 'hint': 5.0}
+    """
+    if balance == "none":
+        return dict(weights)
+    return {name: weight / (means[name].value or 1.0) for name, weight in weights.items()}
+
+
+def total_loss(losses: Iterable[ChannelLoss], scales: Mapping[Channel, float]) -> Tensor:
+    """The scaled sum of one micro-batch's parts; 0 without a channel.
+
+    >>> part = ChannelLoss(name="lm_ce", values=torch.tensor([1.0, 3.0]), tokens=2, global_units=4)
+    >>> total_loss([part], {"lm_ce": 0.5}).item()
+    0.5
+    """
+    parts = [scales[loss.name] * loss.mean_part() for loss in losses]
+    return torch.stack(parts).sum() if parts else torch.zeros(())

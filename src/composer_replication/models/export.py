@@ -1,0 +1,50 @@
+"""A trained student as a folder that `from_pretrained` (and so any serving program) can read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+
+from composer_replication.core.errors import DataError
+from composer_replication.models.load import Student
+
+WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"
+
+
+def save_student(student: Student, folder: Path) -> None:
+    """Write weights (or the adapter), configuration and tokenizer into `folder`; the caller makes it appear atomically.
+
+    Full weights carry the parameters' own names, each once (a tied head is not written twice).
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if student.lora:
+        student.model.save_pretrained(str(folder))
+    else:
+        tensors = {name: p.detach().cpu().contiguous() for name, p in student.model.named_parameters()}
+        save_file(tensors, str(folder / WEIGHTS), metadata={"format": "pt"})
+        student.model.config.save_pretrained(str(folder))
+        if getattr(student.model, "generation_config", None) is not None:
+            student.model.generation_config.save_pretrained(str(folder))
+    student.tokenizer.save_pretrained(str(folder))
+
+
+def load_weights(student: Student, folder: Path) -> None:
+    """Put the weights of `save_student` back into a student of the same shape; raises DataError unless all of them fit."""
+    path = folder / (ADAPTER if student.lora else WEIGHTS)
+    if not path.exists():
+        raise DataError(f"no weights {path.name}", where=str(folder), fix="resume from another checkpoint")
+    tensors = load_file(str(path))
+    if student.lora:
+        from peft import set_peft_model_state_dict
+
+        outcome = set_peft_model_state_dict(student.model, tensors)
+        missing = [name for name in outcome.missing_keys if "lora_" in name]
+    else:
+        outcome = student.model.load_state_dict(tensors, strict=False)
+        missing = sorted({name for name, _ in student.model.named_parameters()} - set(tensors))
+    if missing or outcome.unexpected_keys:
+        first = (missing or outcome.unexpected_keys)[0]
+        raise DataError(
+            f"the checkpoint is of another model: {first} does not fit", where=str(path), fix="resume with the run's own student"
+        )

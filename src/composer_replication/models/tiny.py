@@ -1,0 +1,49 @@
+"""A student of about 0.6M parameters, made on the spot: Qwen3 architecture, tied head, random weights from a seed.
+
+It exists so that everything here runs on a laptop without a hub. It knows nothing: what it shows is that the machinery works.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from composer_replication.core.config.base import stage_seed
+from composer_replication.core.errors import ConfigError, need
+
+MIN_PARAMETERS, MAX_PARAMETERS = 400_000, 800_000
+HIDDEN, LAYERS, HEADS, KV_HEADS, FEED_FORWARD, HEAD_DIM = 112, 3, 4, 2, 256, 28
+
+
+def make_tiny(tokenizer: Any, *, seed: int) -> Any:
+    """A Qwen3ForCausalLM for this tokenizer; the same seed and vocabulary give the same weights.
+
+    The tokenizer is trained by tokens/tiny_tokenizer.py, one floor above. Raises ConfigError where its vocabulary would
+    make the model leave the promised 0.4-0.8M parameters.
+    """
+    transformers = need("transformers", extra="train")
+    config = transformers.Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=HIDDEN,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KV_HEADS,
+        head_dim=HEAD_DIM,
+        intermediate_size=FEED_FORWARD,
+        max_position_embeddings=32768,
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stage_seed(seed, "tiny"))
+        model = transformers.Qwen3ForCausalLM(config)
+    num_parameters = sum(p.numel() for p in model.parameters())
+    if not MIN_PARAMETERS <= num_parameters <= MAX_PARAMETERS:
+        raise ConfigError(
+            f"a tiny student for {len(tokenizer)} tokens has {num_parameters} parameters, not {MIN_PARAMETERS}-{MAX_PARAMETERS}",
+            fix="train its tokenizer with about 2048 tokens",
+        )
+    return model

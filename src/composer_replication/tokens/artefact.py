@@ -1,0 +1,137 @@
+"""The data set on disk: examples.jsonl, pairs.jsonl, skipped.jsonl and meta.json, written in one pass, checked again on reading."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from composer_replication.core.errors import DataError
+from composer_replication.core.jsonl import atomic_writer, dumps, read_lines, write_json
+from composer_replication.tokens.dataset import Item, Skipped
+from composer_replication.tokens.example import (
+    PreferencePair,
+    TrainingExample,
+    example_from_json,
+    example_to_json,
+    pair_from_json,
+    pair_to_json,
+)
+
+SCHEMA = 1
+EXAMPLES, PAIRS, SKIPPED, META = "examples.jsonl", "pairs.jsonl", "skipped.jsonl", "meta.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildReport:
+    """What a build gave: examples, hint views (and how hints were written), pairs, tokens, and skips by "channel/reason"."""
+
+    examples: int
+    pairs: int
+    views: int
+    views_by_kind: Mapping[str, int]
+    views_by_rendering: Mapping[str, int]
+    trained_messages: int
+    tokens: int
+    trained_tokens: int
+    target_tokens: int
+    longest: int
+    skipped: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """A data set read back: every example and pair has passed its constructor's checks again."""
+
+    examples: tuple[TrainingExample, ...]
+    pairs: tuple[PreferencePair, ...]
+    meta: Mapping[str, Any]
+
+
+def tally(items: Iterable[Item], *, into: Counter[str]) -> Iterator[Item]:
+    """Pass items on and count them in `into`, under the names that `report` reads."""
+    for item in items:
+        if isinstance(item, Skipped):
+            into[f"skipped {item.channel}/{item.reason}"] += item.count
+        elif isinstance(item, PreferencePair):
+            into["pairs"] += 1
+        else:
+            into["examples"] += 1
+            into["tokens"] += len(item.ids)
+            into["longest"] = max(into["longest"], len(item.ids))
+            into["trained_messages"] += len(item.trained)
+            into["trained_tokens"] += sum(b - a for a, b in item.trained)
+            for view in item.hints:
+                into["views"] += 1
+                into["target_tokens"] += len(view.target_ids)
+                into[f"kind {view.kind}"] += 1
+                into[f"rendering {view.rendering}"] += 1
+        yield item
+
+
+def report(counts: Counter[str]) -> BuildReport:
+    """The counts of `tally` as a report."""
+
+    def group(prefix: str) -> dict[str, int]:
+        return {name.removeprefix(prefix): n for name, n in sorted(counts.items()) if name.startswith(prefix)}
+
+    numbers = ("examples", "pairs", "views", "trained_messages", "tokens", "trained_tokens", "target_tokens", "longest")
+    return BuildReport(
+        **{name: counts[name] for name in numbers},
+        views_by_kind=group("kind "),
+        views_by_rendering=group("rendering "),
+        skipped=group("skipped "),
+    )
+
+
+def write_dataset(folder: Path, items: Iterable[Item], *, meta: Mapping[str, Any]) -> BuildReport:
+    """Write items as they come, holding one at a time; `meta` (what `Renderer.describe` gives, the settings) goes beside the counts."""
+    counts: Counter[str] = Counter()
+    with atomic_writer(folder / EXAMPLES) as examples, atomic_writer(folder / PAIRS) as pairs, atomic_writer(folder / SKIPPED) as skipped:
+        for item in tally(items, into=counts):
+            if isinstance(item, TrainingExample):
+                examples.write(dumps(example_to_json(item)) + "\n")
+            elif isinstance(item, PreferencePair):
+                pairs.write(dumps(pair_to_json(item)) + "\n")
+            else:
+                skipped.write(dumps({k: v for k, v in dataclasses.asdict(item).items() if v}) + "\n")
+    result = report(counts)
+    write_json(folder / META, {"schema": SCHEMA, **meta, "counts": dataclasses.asdict(result)})
+    return result
+
+
+def load_dataset(folder: Path, *, tokenizer_sha256: str | None = None) -> Dataset:
+    """Read a data set back; raises DataError for another schema, counts that do not match, or another tokenizer than it was built for."""
+    meta = _read_meta(folder / META)
+    if meta.get("schema") != SCHEMA:
+        raise DataError(f"schema {meta.get('schema')!r}, this version reads {SCHEMA}", where=str(folder), fix="run `recompose build` again")
+    if tokenizer_sha256 is not None and meta.get("tokenizer_sha256") != tokenizer_sha256:
+        raise DataError(
+            "the examples were built for another tokenizer", where=str(folder), fix="run `recompose build` again with this student"
+        )
+    examples = tuple(example_from_json(value) for _, value in read_lines(folder / EXAMPLES))
+    pairs = tuple(pair_from_json(value) for _, value in read_lines(folder / PAIRS))
+    counts = meta.get("counts", {})
+    if (len(examples), len(pairs)) != (counts.get("examples"), counts.get("pairs")):
+        raise DataError(
+            f"{len(examples)} examples and {len(pairs)} pairs, but meta.json counts {counts.get('examples')} and {counts.get('pairs')}",
+            where=str(folder),
+            fix="run `recompose build` again",
+        )
+    return Dataset(examples=examples, pairs=pairs, meta=meta)
+
+
+def _read_meta(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        raise DataError(f"no file {path}", fix="run `recompose build` first")
+    try:
+        meta = json.loads(path.read_bytes())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"not JSON: {error}", where=str(path), fix="run `recompose build` again") from error
+    if not isinstance(meta, dict):
+        raise DataError("not a JSON object", where=str(path), fix="run `recompose build` again")
+    return meta

@@ -1,0 +1,205 @@
+"""Examples and pairs as tensors: rows of ids, where each loss token stands, and global counts known before any forward pass.
+
+    student rows     one per example                                        trunk of lm_ce and of every hint's student side
+    teacher rows     one per hint view:  ids[:at] + H + ids[at:b]           never anything behind the target
+    pair rows        chosen rows, then rejected rows, in the order of pairs
+
+Shapes: B rows, T padded length, N loss tokens, D hidden size. A token at position j is predicted by the hidden state at j - 1.
+Rows are padded on the right and attention comes from lengths, so the pad id may well be a token of the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from composer_replication.core.errors import AlignmentError, ConfigError
+from composer_replication.tokens.example import PreferencePair, Span, TrainingExample
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Padded rows of token ids and their true lengths."""
+
+    ids_BT: Tensor
+    lengths_B: Tensor
+
+    @property
+    def attention_BT(self) -> Tensor:
+        """1 where a row has a token, 0 on padding; from the lengths, never from the ids."""
+        return (torch.arange(self.ids_BT.shape[1], device=self.ids_BT.device)[None] < self.lengths_B[:, None]).long()
+
+    def __len__(self) -> int:
+        return self.ids_BT.shape[0]
+
+    def to(self, device: torch.device | str) -> Rows:
+        """The same rows on another device."""
+        return Rows(ids_BT=self.ids_BT.to(device), lengths_B=self.lengths_B.to(device))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """Loss tokens: token ids_N[k] stands at position_N[k] of row row_N[k]; `item_N` numbers the view or sequence it belongs to."""
+
+    row_N: Tensor
+    position_N: Tensor
+    ids_N: Tensor
+    item_N: Tensor
+    num_items: int
+
+    def __len__(self) -> int:
+        return self.ids_N.shape[0]
+
+    def predictors(self, hidden_BTD: Tensor) -> Tensor:
+        """The hidden states (N, D) that predict these tokens: those one position before."""
+        return hidden_BTD[self.row_N, self.position_N - 1]
+
+    def to(self, device: torch.device | str) -> Targets:
+        """The same targets on another device."""
+        moved = {name: getattr(self, name).to(device) for name in ("row_N", "position_N", "ids_N", "item_N")}
+        return Targets(**moved, num_items=self.num_items)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """How much there is to train on in a set of examples and pairs, per channel; counts of several sets add up.
+
+    Example: Counts(lm_tokens=310, lm_spans=12, hint_tokens=48, hint_views=2, pair_tokens=0, pairs=0)
+    """
+
+    lm_tokens: int = 0
+    lm_spans: int = 0
+    hint_tokens: int = 0
+    hint_views: int = 0
+    pair_tokens: int = 0
+    pairs: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What one forward needs; every field but the counts is a tensor structure with possibly 0 rows."""
+
+    student: Rows
+    teacher: Rows
+    pair: Rows
+    lm: Targets
+    hint_student: Targets
+    hint_teacher: Targets
+    response: Targets
+    counts: Counts
+
+    @property
+    def num_pairs(self) -> int:
+        """Pairs in this batch; the first so many pair rows are the chosen ones."""
+        return len(self.pair) // 2
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch on another device."""
+        names = ("student", "teacher", "pair", "lm", "hint_student", "hint_teacher", "response")
+        return Batch(**{name: getattr(self, name).to(device) for name in names}, counts=self.counts)
+
+
+def count(examples: Iterable[TrainingExample], pairs: Iterable[PreferencePair] = ()) -> Counts:
+    """Counts of every channel, without touching a tensor: the same on every rank that holds the same lists.
+
+    >>> e = TrainingExample(id="e", session_id="s", ids=(5, 6, 7), trained=((1, 3),))
+    >>> count([e]).lm_tokens
+    2
+    """
+    examples, pairs = list(examples), list(pairs)
+    return Counts(
+        lm_tokens=sum(b - a for e in examples for a, b in e.trained),
+        lm_spans=sum(len(e.trained) for e in examples),
+        hint_tokens=sum(len(v.target_ids) for e in examples for v in e.hints),
+        hint_views=sum(len(e.hints) for e in examples),
+        pair_tokens=sum(len(p.chosen_ids) + len(p.rejected_ids) for p in pairs),
+        pairs=len(pairs),
+    )
+
+
+def collate(examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair] = (), *, pad_id: int) -> Batch:
+    """Tensors of some examples and pairs; raises AlignmentError if a target's ids differ between student, teacher and view.
+
+    Example: two examples, one with one hint view, and one pair give 2 student rows, 1 teacher row and 2 pair rows.
+    """
+    views = [(row, e, v) for row, e in enumerate(examples) for v in e.hints]
+    student = _rows([e.ids for e in examples], pad_id)
+    teacher = _rows([e.teacher_ids(v) for _, e, v in views], pad_id)
+    sides = [(p.prefix_ids, p.chosen_ids) for p in pairs] + [(p.prefix_ids, p.rejected_ids) for p in pairs]
+    pair = _rows([prefix + side for prefix, side in sides], pad_id)
+    batch = Batch(
+        student=student,
+        teacher=teacher,
+        pair=pair,
+        lm=_targets(student, [(row, span) for row, e in enumerate(examples) for span in e.trained]),
+        hint_student=_targets(student, [(row, v.span) for row, _, v in views]),
+        hint_teacher=_targets(teacher, [(row, e.teacher_span(v)) for row, (_, e, v) in enumerate(views)]),
+        response=_targets(pair, [(row, (len(prefix), len(prefix) + len(side))) for row, (prefix, side) in enumerate(sides)]),
+        counts=count(examples, pairs),
+    )
+    expected = torch.tensor([i for _, _, v in views for i in v.target_ids], dtype=torch.long)
+    if not torch.equal(batch.hint_student.ids_N, expected) or not torch.equal(batch.hint_teacher.ids_N, expected):
+        names = ", ".join(v.site_id for _, _, v in views)
+        raise AlignmentError("student and teacher do not hold the same target ids", where=names)
+    return batch
+
+
+def micro_batches(
+    examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair] = (), *, micro_tokens: int
+) -> list[tuple[list[TrainingExample], list[PreferencePair]]]:
+    """Cut one step into parts whose student rows, and whose pair rows, are at most `micro_tokens` padded tokens each.
+
+    Rows of similar length stand together. Teacher rows are scored in slices of their own (models/forward.py), so they do not count here.
+    Raises ConfigError where one row (or the two of a pair) does not fit: nothing is cut.
+    """
+    example_parts = _pack([(len(e.ids), e) for e in examples], micro_tokens, lambda e: f"example {e.id}")
+    sides = [(2 * (len(p.prefix_ids) + max(len(p.chosen_ids), len(p.rejected_ids))), p) for p in pairs]
+    pair_parts = _pack(sides, micro_tokens, lambda p: f"pair {p.id}")
+    teacher = [(len(v.hint_ids) + v.span[1], v) for e in examples for v in e.hints]
+    _pack(teacher, micro_tokens, lambda v: f"teacher row of {v.site_id}")  # only for its error
+    num = max(len(example_parts), len(pair_parts))
+    return [(example_parts[i] if i < len(example_parts) else [], pair_parts[i] if i < len(pair_parts) else []) for i in range(num)]
+
+
+def _pack(sized: list[tuple[int, Item]], micro_tokens: int, name: Callable[[Item], str]) -> list[list[Item]]:
+    """Greedy, longest first; a part's width is that of its first item."""
+    parts: list[list[Item]] = []
+    widest = 0
+    for size, item in sorted(sized, key=lambda pair: -pair[0]):
+        if size > micro_tokens:
+            raise ConfigError(
+                f"{name(item)} needs {size} tokens in one forward, train.micro_tokens is {micro_tokens}",
+                fix="raise train.micro_tokens, or lower build.max_tokens and build again",
+            )
+        if parts and widest * (len(parts[-1]) + 1) <= micro_tokens:
+            parts[-1].append(item)
+        else:
+            parts.append([item])
+            widest = size
+    return parts
+
+
+def _rows(sequences: Sequence[Sequence[int]], pad_id: int) -> Rows:
+    longest = max((len(s) for s in sequences), default=0)
+    ids_BT = torch.full((len(sequences), longest), pad_id, dtype=torch.long)
+    for row, sequence in enumerate(sequences):
+        ids_BT[row, : len(sequence)] = torch.tensor(sequence, dtype=torch.long)
+    return Rows(ids_BT=ids_BT, lengths_B=torch.tensor([len(s) for s in sequences], dtype=torch.long))
+
+
+def _targets(rows: Rows, spans: Sequence[tuple[int, Span]]) -> Targets:
+    """Every token of the spans, in order; item k is the k-th span. Raises AlignmentError for a span that leaves its row."""
+    for row, (a, b) in spans:
+        if not 0 < a < b <= int(rows.lengths_B[row]):
+            raise AlignmentError(f"span {a}-{b} leaves its row of {int(rows.lengths_B[row])} tokens, or nothing predicts its first")
+    row_N = torch.tensor([row for row, (a, b) in spans for _ in range(a, b)], dtype=torch.long)
+    position_N = torch.tensor([j for _, (a, b) in spans for j in range(a, b)], dtype=torch.long)
+    item_N = torch.tensor([k for k, (_, (a, b)) in enumerate(spans) for _ in range(a, b)], dtype=torch.long)
+    ids_N = rows.ids_BT[row_N, position_N] if spans else torch.zeros(0, dtype=torch.long)
+    return Targets(row_N=row_N, position_N=position_N, ids_N=ids_N, item_N=item_N, num_items=len(spans))

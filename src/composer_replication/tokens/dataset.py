@@ -1,0 +1,415 @@
+"""Facts to examples: sessions, sites, hints and preferences become token sequences, and nothing is left out without being counted.
+
+    items = build_examples(sessions, sites=sites, hints=hints, renderer=renderer, settings=BuildSettings())
+    report = write_dataset(Path("recompose/examples"), items, meta=renderer.describe())        # tokens/artefact.py
+
+Each segment of a session is what the model really had in view (compaction, cleared results). A segment that fits `max_tokens` is one
+example; a longer one is cut into windows of whole messages (tokens/window.py). Each message a model wrote is trained by lm_ce in one
+window at most, and never if it is a site's: a mistake or a recovery is the hint channel's, what a human rejected or interrupted is
+nobody's. Messages of the other categories (a failed check, a permission, ...) are correct calls and remain trainable.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from composer_replication.core.config.data import HeldOutSettings
+from composer_replication.core.config.train import BuildSettings
+from composer_replication.core.errors import AlignmentError, RenderError
+from composer_replication.core.site import Hint, Preference, Site
+from composer_replication.core.trace import INTERRUPT_PREFIX, Segment, Session, Text, ToolCall, Turn
+from composer_replication.tokens.example import HintView, PreferencePair, Span, TrainingExample
+from composer_replication.tokens.messages import conversation
+from composer_replication.tokens.renderer import Rendered, Renderer
+from composer_replication.tokens.split import is_held_out
+from composer_replication.tokens.window import Plan, Window, before, head_positions, later_starts, run_starts, windows
+
+TARGET_CATEGORIES = frozenset({"mistake", "recovery"})
+UNTRAINED_CATEGORIES = TARGET_CATEGORIES | {"rejected", "interrupted"}
+Channel = Literal["session", "content", "lm_ce", "hint", "preference"]
+_HINT_FRAME = 16  # tokens a template writes around a hint, at most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """Something that was not used, and why; `count` of them where they are told apart by nothing else.
+
+    Reasons per channel:
+    session: held_out
+    content: what a template has no place for, see `TurnMessages`; straddle
+    lm_ce: author, copied, site, interrupted, dispreferred, no_text_or_call, too_long, template
+    hint: no_hint, author, copied, category, not_assistant, no_text_or_call, too_long, template, not_insertable, no_session, second_hint,
+    no_site; preference: copied, not_assistant, too_long, template, no_session, same_tokens
+    Example: Skipped(channel="hint", reason="too_long", session_id="s1", site_id="s1:7:c1", detail="5210 tokens")
+    """
+
+    channel: Channel
+    reason: str
+    session_id: str = ""
+    site_id: str = ""
+    count: int = 1
+    detail: str = ""
+
+
+Item = TrainingExample | PreferencePair | Skipped
+
+
+def build_examples(
+    sessions: Iterable[Session],
+    *,
+    sites: Iterable[Site],
+    hints: Iterable[Hint],
+    renderer: Renderer,
+    settings: BuildSettings,
+    preferences: Iterable[Preference] = (),
+    held_out: HeldOutSettings | None = None,
+) -> Iterator[Item]:
+    """Examples, pairs and skips, one session at a time, in the order of the sessions.
+
+    `sites` are all sites, of every category: those without a hint still keep their message out of lm_ce. Raises the first
+    RenderError of a template only if not one example came of all the sessions.
+    """
+    facts = _Facts.gather(sites, hints, preferences)
+    first_error: RenderError | None = None
+    seen: set[str] = set()
+    built = False
+    for session in sessions:
+        seen.add(session.id)
+        if held_out is not None and is_held_out(session, settings=held_out):
+            yield Skipped(channel="session", reason="held_out", session_id=session.id)
+            continue
+        work = _SessionBuild(session, facts=facts, renderer=renderer, settings=settings)
+        for item in work.items():
+            built = built or not isinstance(item, Skipped)
+            yield item
+        first_error = first_error or work.first_error
+    yield from facts.unused(seen)
+    if first_error is not None and not built:
+        raise first_error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    sites: dict[str, list[Site]]
+    hints: dict[str, list[Hint]]
+    preferences: dict[str, list[Preference]]
+
+    @classmethod
+    def gather(cls, sites: Iterable[Site], hints: Iterable[Hint], preferences: Iterable[Preference]) -> _Facts:
+        by_session: dict[str, list[Site]] = defaultdict(list)
+        by_site: dict[str, list[Hint]] = defaultdict(list)
+        pairs: dict[str, list[Preference]] = defaultdict(list)
+        for site in sites:
+            by_session[site.session_id].append(site)
+        for hint in hints:
+            by_site[hint.site_id].append(hint)
+        for preference in preferences:
+            pairs[preference.session_id].append(preference)
+        return cls(sites=by_session, hints=by_site, preferences=pairs)
+
+    def unused(self, seen: set[str]) -> Iterator[Skipped]:
+        """What names a session that was not among those given, and hints that name no site."""
+        known = {site.id for sites in self.sites.values() for site in sites}
+        for session_id, sites in self.sites.items():
+            if session_id not in seen:
+                yield Skipped(channel="hint", reason="no_session", session_id=session_id, count=len(sites))
+        for session_id, pairs in self.preferences.items():
+            if session_id not in seen:
+                yield Skipped(channel="preference", reason="no_session", session_id=session_id, count=len(pairs))
+        for site_id, hints in self.hints.items():
+            if site_id not in known:
+                yield Skipped(channel="hint", reason="no_site", site_id=site_id, count=len(hints))
+            elif len(hints) > 1:
+                yield Skipped(channel="hint", reason="second_hint", site_id=site_id, count=len(hints) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    site: Site
+    hint: Hint
+
+
+@dataclass(slots=True, kw_only=True)
+class _Scene:
+    """One segment: its conversation, the session's number of each position, the plan, and what each position is needed for."""
+
+    turns: list[Turn]
+    numbers: list[int]
+    plan: Plan
+    trainable: set[int] = field(default_factory=set)
+    targets: dict[int, list[_Target]] = field(default_factory=dict)
+    extra: dict[int, int] = field(default_factory=dict)
+
+
+class _SessionBuild:
+    def __init__(self, session: Session, *, facts: _Facts, renderer: Renderer, settings: BuildSettings) -> None:
+        self.session, self.renderer, self.settings = session, renderer, settings
+        self.sites = facts.sites.get(session.id, [])
+        self.hints = facts.hints
+        self.preferences = facts.preferences.get(session.id, [])
+        self.first_error: RenderError | None = None
+        self.straddles: set[int] = set()
+
+    def items(self) -> Iterator[Item]:
+        yield from self._content()
+        targets, skips = self._targets()
+        yield from skips
+        trainable, skips = self._trainable()
+        yield from skips
+        for segment in self.session.segments:
+            own = range(segment.start, segment.end)
+            here = [t for t in own if t in trainable or t in targets]
+            pairs = [p for p in self.preferences if p.turn in own]
+            if not here and not pairs:
+                continue
+            try:
+                scene = self._scene(segment)
+            except RenderError as error:
+                yield from self._refused(error, [t for t in here if t in trainable], [x for t in here for x in targets.get(t, [])], pairs)
+                continue
+            position = {number: p for p, number in enumerate(scene.numbers)}
+            scene.trainable = {position[t] for t in here if t in trainable}
+            scene.targets = {position[t]: targets[t] for t in here if t in targets}
+            count = self.renderer.codec.count
+            scene.extra = {p: _HINT_FRAME + max(count(x.hint.text) for x in found) for p, found in scene.targets.items()}
+            yield from self._examples(scene)
+            yield from self._pairs(scene, pairs, position)
+        if self.straddles:
+            yield self._skip("content", "straddle", count=len(self.straddles), detail=_listed(self.straddles))
+
+    def _skip(self, channel: Channel, reason: str, *, site_id: str = "", count: int = 1, detail: str = "") -> Skipped:
+        return Skipped(channel=channel, reason=reason, session_id=self.session.id, site_id=site_id, count=count, detail=detail)
+
+    def _content(self) -> Iterator[Skipped]:
+        family = self.renderer.family
+        notes: Counter[str] = Counter()
+        for item in conversation(self.session.turns, thinking=family is not None and family.thinking == "kept"):
+            notes.update(item.notes)
+        for name, count in sorted(notes.items()):
+            yield self._skip("content", name, count=count)
+
+    def _author_passes(self, author: str | None) -> bool:
+        patterns = self.settings.authors
+        return not patterns or any(fnmatchcase(author or "", pattern) for pattern in patterns)
+
+    def _targets(self) -> tuple[dict[int, list[_Target]], list[Skipped]]:
+        targets: dict[int, list[_Target]] = defaultdict(list)
+        skips: list[Skipped] = []
+        for site in self.sites:
+            hints = self.hints.get(site.id, [])
+            reason = self._why_no_target(site, bool(hints))
+            if reason:
+                skips.append(self._skip("hint", reason, site_id=site.id, detail=site.category if reason == "category" else ""))
+            else:
+                targets[site.turn].append(_Target(site, hints[0]))
+        return dict(targets), skips
+
+    def _why_no_target(self, site: Site, hinted: bool) -> str:
+        turns = self.session.turns
+        if site.category not in TARGET_CATEGORIES:
+            return "category"
+        if not 0 <= site.turn < len(turns) or turns[site.turn].role != "assistant":
+            return "not_assistant"
+        if site.turn < self.session.copied:
+            return "copied"
+        if not self._author_passes(turns[site.turn].author):
+            return "author"
+        if not has_body(turns[site.turn]):
+            return "no_text_or_call"
+        return "" if hinted else "no_hint"
+
+    def _trainable(self) -> tuple[set[int], list[Skipped]]:
+        at_sites = {site.turn for site in self.sites if site.category in UNTRAINED_CATEGORIES}
+        rejected = {p.turn for p in self.preferences if p.rejected is None}
+        trainable: set[int] = set()
+        left_out: dict[str, list[int]] = defaultdict(list)
+        turns = self.session.turns
+        for number, turn in enumerate(turns):
+            if turn.role != "assistant":
+                continue
+            if number < self.session.copied:
+                left_out["copied"].append(number)
+            elif number in at_sites:
+                left_out["site"].append(number)
+            elif number in rejected:
+                left_out["dispreferred"].append(number)
+            elif not self._author_passes(turn.author):
+                left_out["author"].append(number)
+            elif not has_body(turn):
+                left_out["no_text_or_call"].append(number)
+            elif number + 1 < len(turns) and _is_interrupt(turns[number + 1]):
+                left_out["interrupted"].append(number)
+            else:
+                trainable.add(number)
+        return trainable, [self._skip("lm_ce", reason, count=len(found), detail=_listed(found)) for reason, found in left_out.items()]
+
+    def _scene(self, segment: Segment) -> _Scene:
+        session = self.session
+        numbers = [i for a, b in segment.context for i in range(a, b)] + list(range(segment.start, segment.end))
+        turns = [session.seen(i, at=segment.start) for i in numbers]
+        head = head_positions(turns)
+        overhead, tokens = self.renderer.measure(turns, head=[turns[p] for p in head], tools=session.tools)
+        plan = Plan(overhead=overhead, tokens=tuple(tokens), head=head, starts=run_starts(turns))
+        return _Scene(turns=turns, numbers=numbers, plan=plan)
+
+    def _examples(self, scene: _Scene) -> Iterator[Item]:
+        needed = sorted(scene.trainable | set(scene.targets))
+        done = -1
+        for window in windows(scene.plan, needed=needed, extra=scene.extra, max_tokens=self.settings.max_tokens):
+            if isinstance(window, int):
+                least = max(s for s in scene.plan.starts if s <= window)
+                cost = scene.plan.cost(least, window + 1) + scene.extra.get(window, 0)
+                yield from self._too_long(scene, [window], f"{cost} tokens with the head, at least")
+                continue
+            covered = [p for p in needed if done < p < window.end and p >= window.start]
+            done = window.end - 1
+            try:
+                yield from self._example(scene, window, covered)
+            except RenderError as error:
+                numbers = [scene.numbers[p] for p in covered if p in scene.trainable]
+                yield from self._refused(error, numbers, [x for p in covered for x in scene.targets.get(p, [])], [])
+
+    def _too_long(self, scene: _Scene, positions: Sequence[int], detail: str) -> Iterator[Skipped]:
+        for position in positions:
+            if position in scene.trainable:
+                yield self._skip("lm_ce", "too_long", detail=f"turn {scene.numbers[position]}: {detail}")
+            for target in scene.targets.get(position, []):
+                yield self._skip("hint", "too_long", site_id=target.site.id, detail=detail)
+
+    def _refused(
+        self, error: RenderError, turns: Sequence[int], targets: Sequence[_Target], pairs: Sequence[Preference]
+    ) -> Iterator[Skipped]:
+        self.first_error = self.first_error or error
+        if turns:
+            yield self._skip("lm_ce", "template", count=len(turns), detail=str(error))
+        for target in targets:
+            yield self._skip("hint", "template", site_id=target.site.id, detail=str(error))
+        for pair in pairs:
+            yield self._skip("preference", "template", site_id=pair.site_id or "", detail=str(error))
+
+    def _example(self, scene: _Scene, window: Window, covered: Sequence[int]) -> Iterator[Item]:
+        fitting = self._fit(scene, window, covered)
+        if fitting is None:
+            yield from self._too_long(scene, covered, "the window, once rendered")
+            return
+        window, rendered = fitting
+        spans = dict(zip(window.positions, rendered.spans, strict=True))
+        trained: list[Span] = []
+        views: list[HintView] = []
+        for position in covered:
+            if position in scene.trainable:
+                a, b = spans[position].body
+                if a < b:
+                    trained.append((a, b))
+            for target in scene.targets.get(position, []):
+                view = self._view(scene, window, rendered, position, target)
+                if isinstance(view, HintView):
+                    views.append(view)
+                else:
+                    yield view
+        self.straddles.update(rendered.straddles)
+        if trained or views:
+            first, last = scene.numbers[window.start], scene.numbers[window.end - 1]
+            yield TrainingExample(
+                id=f"{self.session.id}:{first}-{last}",
+                session_id=self.session.id,
+                ids=rendered.ids,
+                trained=tuple(trained),
+                hints=tuple(views),
+                turns=rendered.spans,
+                origin=self.session.origin,
+            )
+
+    def _fit(self, scene: _Scene, window: Window, covered: Sequence[int]) -> tuple[Window, Rendered] | None:
+        """The window as planned, or with fewer turns at its start where the plan was an estimate; None if it never fits."""
+        for attempt in (window, *later_starts(scene.plan, window, keep=covered)):
+            rendered = self._render(scene, attempt.positions)
+            if len(rendered.ids) <= self.settings.max_tokens:
+                return attempt, rendered
+        return None
+
+    def _render(self, scene: _Scene, positions: Sequence[int]) -> Rendered:
+        return self.renderer.render(
+            [scene.turns[p] for p in positions], tools=self.session.tools, numbers=[scene.numbers[p] for p in positions]
+        )
+
+    def _view(self, scene: _Scene, window: Window, rendered: Rendered, position: int, target: _Target) -> HintView | Skipped:
+        site = target.site
+        try:
+            view = self.renderer.hint_view(
+                [scene.turns[p] for p in window.positions],
+                target=window.positions.index(position),
+                hint=target.hint.text,
+                site_id=site.id,
+                kind=site.kind,
+                tools=self.session.tools,
+                call_id=site.call_id if self.settings.target == "call" else None,
+                within=rendered,
+            )
+        except (AlignmentError, RenderError) as error:
+            return self._skip("hint", "not_insertable", site_id=site.id, detail=str(error))
+        length = view.span[1] + len(view.hint_ids)
+        if length > self.settings.max_tokens:
+            return self._skip("hint", "too_long", site_id=site.id, detail=f"{length} tokens with the hint")
+        return view
+
+    def _pairs(self, scene: _Scene, pairs: Sequence[Preference], position: dict[int, int]) -> Iterator[Item]:
+        for number, pair in enumerate(pairs):
+            try:
+                yield self._pair(scene, pair, position[pair.turn], name=f"{self.session.id}:{pair.turn}:{number}")
+            except AlignmentError as error:
+                yield self._skip("preference", "same_tokens", site_id=pair.site_id or "", detail=str(error))
+            except RenderError as error:
+                yield from self._refused(error, [], [], [pair])
+
+    def _pair(self, scene: _Scene, pair: Preference, at: int, *, name: str) -> PreferencePair | Skipped:
+        chosen, rejected = pair.chosen, pair.rejected_turn(self.session)
+        site_id = pair.site_id or ""
+        if chosen.role != "assistant" or rejected.role != "assistant":
+            return self._skip("preference", "not_assistant", site_id=site_id)
+        if pair.turn < self.session.copied:
+            return self._skip("preference", "copied", site_id=site_id)
+        room = self.settings.max_tokens
+        context = [scene.turns[p] for p in scene.plan.head if p < at] or scene.turns[:at]
+        longest = max(len(self.renderer.reply(context, side, tools=self.session.tools)[1]) for side in (chosen, rejected))
+        plan = replace(scene.plan, tokens=(*scene.plan.tokens[:at], longest + _HINT_FRAME))
+        start = before(plan, at, budget=room, room=room)
+        if start is None:
+            return self._skip("preference", "too_long", site_id=site_id)
+        window = Window(head=plan.head, start=start, end=at + 1)
+        for attempt in (window, *later_starts(plan, window, keep=[at])):
+            turns = [scene.turns[p] for p in attempt.positions[:-1]]
+            prefix, chosen_ids = self.renderer.reply(turns, chosen, tools=self.session.tools)
+            other_prefix, rejected_ids = self.renderer.reply(turns, rejected, tools=self.session.tools)
+            if prefix != other_prefix:
+                raise RenderError("the prefix depends on the reply", where=name)
+            if len(prefix) + max(len(chosen_ids), len(rejected_ids)) <= room:
+                return PreferencePair(
+                    id=name,
+                    session_id=self.session.id,
+                    site_id=pair.site_id,
+                    prefix_ids=prefix,
+                    chosen_ids=chosen_ids,
+                    rejected_ids=rejected_ids,
+                )
+        return self._skip("preference", "too_long", site_id=site_id)
+
+
+def has_body(turn: Turn) -> bool:
+    """Whether a message says or calls anything; thinking alone is a message that was cut short."""
+    if turn.sampled is not None:
+        return bool(turn.sampled.ids)
+    return any((isinstance(block, Text) and block.text) or isinstance(block, ToolCall) for block in turn.blocks)
+
+
+def _is_interrupt(turn: Turn) -> bool:
+    return turn.tag == "interrupt" or (turn.role == "user" and turn.text.startswith(INTERRUPT_PREFIX))
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    ordered = sorted(numbers)
+    return "turns " + ", ".join(map(str, ordered[:20])) + (", ..." if len(ordered) > 20 else "")

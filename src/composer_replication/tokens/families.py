@@ -1,0 +1,185 @@
+"""Chat-template families: which prefix-preserving variant stands for which official template.
+
+An official template may rewrite history (Qwen3 strips the think block of earlier messages) or lose text (Llama 3.x drops the
+words beside a call). Training needs neither, so a family names our own variant, and the variant equals the official
+template wherever that one preserves prefixes and loses nothing (tests/tokens/test_families.py).
+
+family           stands for the template of                                 thinking in a log   T of a message without thinking
+---------------  ---------------------------------------------------------  ------------------  -------------------------------
+qwen2.5          Qwen2.5-*-Instruct, Qwen2.5-Coder-*-Instruct               left out, counted   text and calls
+qwen3            Qwen3-0.6B to 235B-A22B (2025-04), enable_thinking=False   left out, counted   text and calls (1)
+qwen3-thinking   the same models with thinking on                           kept                an empty think block first (2)
+qwen3-2507       Qwen3-4B/30B-A3B/235B-A22B-Instruct-2507                   left out, counted   text and calls
+llama3           Llama 3.1, 3.2 and 3.3 Instruct                            left out, counted   text and calls, a JSON object a line
+
+(1) The empty think block belongs to the header, as the generation prompt writes it, and stays on every message.
+(2) The student learns not to think there; how many such messages there are is counted as thinking_missing.
+
+A student trained with a variant is served with it: save `Renderer.template` as the model's chat template.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any, Literal
+
+from composer_replication.core.errors import RenderError
+
+Messages = Sequence[Mapping[str, Any]]
+Render = Callable[..., str]  # render(messages, *, tools, add_generation_prompt, template, **options) -> text
+
+QWEN25_SYSTEM = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """One prefix-preserving template and what it stands for.
+
+    `constants` are written as `set` lines above the template's text; `options` are what the official template is asked
+    with so that it speaks the same dialect (enable_thinking, date_string); `sha256` are official texts recognised at once.
+    Example: FAMILIES["qwen3"].end_token -> "<|im_end|>"
+    """
+
+    name: str
+    file: str
+    end_token: str
+    header_tokens: tuple[str, ...]
+    models: str
+    note: str
+    thinking: Literal["kept", "left out"] = "left out"
+    constants: Mapping[str, str | bool] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    sha256: tuple[str, ...] = ()
+
+    @property
+    def template(self) -> str:
+        """The variant as one Jinja text that any chat-template engine can use."""
+        body = files("composer_replication.tokens").joinpath("templates", self.file).read_text(encoding="utf-8")
+        lines = [f"{{%- set {name} = {_literal(value)} %}}\n" for name, value in self.constants.items()]
+        return "".join(lines) + body
+
+
+def _literal(value: str | bool) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n") + "'"
+
+
+def _chatml(name: str, *, default_system: str = "", think_header: str = "", keeps_thinking: bool = False, **rest: Any) -> Family:
+    return Family(
+        name=name,
+        file="chatml.jinja",
+        end_token="<|im_end|>",
+        header_tokens=("<|im_start|>",),
+        thinking="kept" if keeps_thinking else "left out",
+        constants={"default_system": default_system, "think_header": think_header, "keeps_thinking": keeps_thinking},
+        **rest,
+    )
+
+
+_QWEN3_SHA256 = "a55ee1b1660128b7098723e0abcd92caa0788061051c62d51cbe87d9cf1974d8"
+_FAMILIES = (
+    _chatml(
+        "qwen2.5",
+        default_system=QWEN25_SYSTEM,
+        models="Qwen2.5-*-Instruct and Qwen2.5-Coder-*-Instruct (template of 2024-09)",
+        note="thinking in a log has no place in this format: it is left out and counted",
+        sha256=("55b2f4a26ac9ee719330a61a0c39d9e538b0e9322212f048326318cff4f8674a",),
+    ),
+    _chatml(
+        "qwen3",
+        think_header="<think>\n\n</think>\n\n",
+        models="Qwen3-0.6B to Qwen3-235B-A22B (hybrid models of 2025-04), enable_thinking=False",
+        note="every assistant message keeps the empty think block of its generation prompt; thinking in a log is left out and counted",
+        options={"enable_thinking": False},
+        sha256=(_QWEN3_SHA256,),
+    ),
+    _chatml(
+        "qwen3-thinking",
+        keeps_thinking=True,
+        models="Qwen3-0.6B to Qwen3-235B-A22B (hybrid models of 2025-04), thinking on",
+        note="every assistant message keeps its think block; a message whose thinking the log lacks begins with an empty one, inside T, "
+        "so the student learns not to think there (counted as thinking_missing)",
+        options={"enable_thinking": True},
+        sha256=(_QWEN3_SHA256,),
+    ),
+    _chatml(
+        "qwen3-2507",
+        models="Qwen3-4B-Instruct-2507, Qwen3-30B-A3B-Instruct-2507, Qwen3-235B-A22B-Instruct-2507",
+        note="thinking in a log has no place in this format: it is left out and counted",
+        sha256=("64f85b198065d0fba2a81f37e10ed68161ce2c19a754c7100e67e0ca2ee9c326",),
+    ),
+    Family(
+        name="llama3",
+        file="llama3.jinja",
+        end_token="<|eot_id|>",
+        header_tokens=("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>"),
+        models="Llama-3.1-*-Instruct, Llama-3.2-1B/3B-Instruct by text; Llama-3.3-70B-Instruct by behaviour",
+        note="text is kept beside calls, several calls stand one JSON object a line, nothing is trimmed, the date is 26 Jul 2024; "
+        "thinking in a log is left out and counted",
+        options={"date_string": "26 Jul 2024"},
+        sha256=(
+            "93c0e9aa3629bbd77e68dbc0f5621f6e6b23aa8d74b932595cdb8d64684526d7",
+            "d82792f95932f1c9cef5c4bd992f171225e3bf8c7b609b4557c9e1ec96be819f",
+        ),
+    ),
+)
+FAMILIES: Mapping[str, Family] = {family.name: family for family in _FAMILIES}
+
+_CALL = {"type": "function", "function": {"name": "look", "arguments": {"path": "a b/ö.py", "n": 2, "deep": {"x": [1, None]}}}}
+_TOOL = {"type": "function", "function": {"name": "look", "description": "Look at it.", "parameters": {"type": "object", "properties": {}}}}
+# Conversations on which an official template preserves prefixes and loses nothing; (messages, with tools, generation prompt).
+PROBES: tuple[tuple[Messages, bool, bool], ...] = (
+    (({"role": "user", "content": "hello"},), False, True),
+    (({"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}), True, True),
+    (({"role": "user", "content": "hello"}, {"role": "assistant", "content": "well"}), False, False),
+    (
+        (
+            {"role": "user", "content": "hello"},
+            {"role": "assistant", "content": "", "reasoning_content": "hm", "tool_calls": [_CALL]},
+            {"role": "tool", "name": "look", "content": 'one\n"two"'},
+            {"role": "assistant", "content": "done", "reasoning_content": "so"},
+        ),
+        True,
+        False,
+    ),
+)
+
+
+def template_sha256(text: str) -> str:
+    """The fingerprint of a template's text, without white space at either end."""
+    return hashlib.sha256(text.strip().encode()).hexdigest()
+
+
+def recognise(own_template: str, render: Render) -> Family | None:
+    """The family whose variant stands for a tokenizer's own template, by its text, else by what it renders; None = unknown.
+
+    `render(messages, tools=..., add_generation_prompt=..., template=..., **options)` renders with the tokenizer's special tokens.
+    Qwen3's hybrid template serves two families; the non-thinking one is taken unless settings name the other.
+    """
+    fingerprint = template_sha256(own_template)
+    for family in FAMILIES.values():
+        if fingerprint in family.sha256 or fingerprint == template_sha256(family.template):
+            return family
+    for family in FAMILIES.values():
+        if all(_agree(probe, family, own_template, render) for probe in PROBES):
+            return family
+    return None
+
+
+def _agree(probe: tuple[Messages, bool, bool], family: Family, own_template: str, render: Render) -> bool:
+    messages, with_tools, prompt = probe
+    if family.thinking == "left out":
+        messages = [{k: v for k, v in m.items() if k != "reasoning_content"} for m in messages]
+        # without thinking the hybrid template rewrites a step once another follows it, so only its last message is comparable
+        if family.constants.get("think_header") and sum(m["role"] == "assistant" for m in messages) > 1:
+            messages, prompt = messages[:2], False
+    tools = [_TOOL] if with_tools else None
+    try:
+        theirs = render(messages, tools=tools, add_generation_prompt=prompt, template=own_template, **family.options)
+    except RenderError:  # a template that rejects a tool or a role is of another family
+        return False
+    return theirs == render(messages, tools=tools, add_generation_prompt=prompt, template=family.template)

@@ -1,0 +1,142 @@
+"""Turns as chat messages: what a chat template is given, and what of a turn has no place in one.
+
+Turn(role="assistant", blocks=(Thinking("Hm."), Text("Look:"), ToolCall("c1", "Read", {"file_path": "a.py"}))) becomes
+
+    {"role": "assistant", "content": "Look:", "reasoning_content": "Hm.",
+     "tool_calls": [{"type": "function", "function": {"name": "Read", "arguments": {"file_path": "a.py"}}}]}
+
+Several results in one turn become several messages of role "tool". Nothing is left out without being counted: `notes` names it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from composer_replication.core.trace import Opaque, Text, Thinking, ToolCall, ToolResult, ToolSpec, Turn
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnMessages:
+    """The messages of one turn and the counts of what they lack.
+
+    Names in `notes`: "thinking_left_out" (the family has no place for it), "thinking_missing" (the log holds none),
+    "opaque:<type>", "image", "lone_surrogate", "text_after_call" (moved before it), "result_without_call", "empty_turn".
+    """
+
+    messages: tuple[Message, ...]
+    notes: Mapping[str, int]
+
+
+def tool_messages(tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None:
+    """The tools as JSON schemas of functions, or None where there are none (templates tell [] and None apart)."""
+    functions = [{"name": t.name, "description": t.description, "parameters": dict(t.parameters)} for t in tools]
+    return [{"type": "function", "function": clean(function, Counter())} for function in functions] or None
+
+
+def conversation(turns: Iterable[Turn], *, thinking: bool) -> list[TurnMessages]:
+    """The messages of each turn of a conversation; results are named after the call they answer."""
+    names: dict[str, str] = {}
+    result = []
+    for turn in turns:
+        names.update((call.id, call.name) for call in turn.calls)
+        result.append(turn_messages(turn, names=names, thinking=thinking))
+    return result
+
+
+def turn_messages(turn: Turn, *, names: Mapping[str, str], thinking: bool) -> TurnMessages:
+    """One turn as messages; `names` maps call ids to tool names, `thinking` says whether the template keeps reasoning."""
+    notes: Counter[str] = Counter()
+    build = _assistant if turn.role == "assistant" else _other
+    messages = [clean(message, notes) for message in build(turn, names, thinking, notes)]
+    if not messages:
+        notes["empty_turn"] += 1
+    for block in turn.blocks:
+        if isinstance(block, Opaque):
+            notes[f"opaque:{block.type}"] += 1
+    return TurnMessages(messages=tuple(messages), notes={name: count for name, count in notes.items() if count})
+
+
+def _assistant(turn: Turn, names: Mapping[str, str], thinking: bool, notes: Counter[str]) -> Iterator[Message]:
+    calls = [{"type": "function", "function": {"name": c.name, "arguments": dict(c.arguments)}} for c in turn.calls]
+    texts = [block.text for block in turn.blocks if isinstance(block, Text) and block.text]
+    thoughts = "\n".join(block.text for block in turn.blocks if isinstance(block, Thinking) and block.text)
+    kinds = [type(block) for block in turn.blocks if isinstance(block, (Text, ToolCall))]
+    if ToolCall in kinds and Text in kinds[kinds.index(ToolCall) :]:
+        notes["text_after_call"] += 1
+    if not thinking:
+        notes["thinking_left_out"] += bool(thoughts)
+    if texts or calls or (thinking and thoughts):
+        message: Message = {"role": "assistant", "content": "\n".join(texts)}
+        if thinking:
+            notes["thinking_missing"] += not thoughts
+            message["reasoning_content"] = thoughts
+        if calls:
+            message["tool_calls"] = calls
+        yield message
+    yield from (_result(result, names, notes) for result in turn.results)
+
+
+def _other(turn: Turn, names: Mapping[str, str], thinking: bool, notes: Counter[str]) -> Iterator[Message]:
+    role = "user" if turn.role == "tool" else turn.role
+    texts: list[str] = []
+    for block in turn.blocks:
+        if isinstance(block, Text):
+            texts.append(block.text)
+        elif isinstance(block, ToolResult):
+            if any(texts):
+                yield {"role": role, "content": "\n".join(texts)}
+            texts = []
+            yield _result(block, names, notes)
+    if any(texts):
+        yield {"role": role, "content": "\n".join(texts)}
+
+
+def _result(result: ToolResult, names: Mapping[str, str], notes: Counter[str]) -> Message:
+    notes["image"] += len(result.images)
+    message: Message = {"role": "tool", "content": result.text}
+    if result.call_id in names:
+        message["name"] = names[result.call_id]
+    else:
+        notes["result_without_call"] += 1
+    return message
+
+
+def clean(value: Any, notes: Counter[str]) -> Any:
+    """A copy of a JSON value whose strings can be encoded: a lone surrogate, which is no character, reads as U+FFFD and is counted."""
+    if isinstance(value, str):
+        if value.isascii():
+            return value
+        text = value.encode("utf-16", errors="surrogatepass").decode("utf-16", errors="replace") if _has_surrogate(value) else value
+        notes["lone_surrogate"] += text != value
+        return text
+    if isinstance(value, Mapping):
+        return {clean(str(k), notes): clean(v, notes) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [clean(v, notes) for v in value]
+    return value
+
+
+def _has_surrogate(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def strings(value: Any) -> Iterator[str]:
+    """Every string in a JSON value, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield key
+            yield from strings(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from strings(item)

@@ -1,0 +1,331 @@
+"""Sessions as the student reads them: turns through its own chat template to ids, with the exact place of every message.
+
+    renderer = Renderer.for_tokenizer(tokenizer)                    # recognises Qwen2.5, Qwen3, Llama 3.x, or checks the template
+    rendered = renderer.render(session.turns, tools=session.tools)
+    rendered.spans[3].body                                          # the ids that the author of turn 3 wrote, end token included
+    view = renderer.hint_view(session.turns, target=3, hint="Tools: Read, Edit", site_id="s1:3:c2", kind="unknown_tool")
+
+A message's own tokens (T) are encoded apart from what stands before them, as they are when the student samples them: T follows the
+generation prompt and ends with the end token, without the line break that templates write behind it. Where a message begins with
+a line break the plain rendering, encoded in one go, may merge it with the header's; `Rendered.straddles` names those turns.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, Self
+
+from composer_replication.core.errors import AlignmentError, RenderError
+from composer_replication.core.trace import HARNESS, Text, ToolResult, ToolSpec, Turn
+from composer_replication.tokens.example import HintView, Span, TurnSpan
+from composer_replication.tokens.families import FAMILIES, Family, recognise, template_sha256
+from composer_replication.tokens.hf import Encoded, TextCodec, render_template
+from composer_replication.tokens.layout import Layout, marked_layout, num_shared, prefix_layout
+from composer_replication.tokens.messages import Message, clean, conversation, strings, tool_messages
+
+# Between a message and a hint appended to it; the first that leaves the tokens around it alone is taken. A full stop and the line
+# break behind it are one token in many vocabularies, so the second begins with a space.
+_SEPARATORS = ("\n\n", " \n\n", " ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """A conversation as ids.
+
+    `spans` follow one another from the first message to the end of `ids`; what stands before the first (a template's own preamble,
+    the tools where there is no system message) belongs to no turn. `text` is the plain rendering. `notes` counts what was left
+    out, see `TurnMessages`. `straddles` are the turns whose body, encoded in one go with its header, would give other ids.
+    """
+
+    ids: tuple[int, ...]
+    spans: tuple[TurnSpan, ...]
+    text: str
+    notes: Mapping[str, int]
+    straddles: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Laid:
+    """A conversation as shielded text: the messages of all turns in a row, and for each the position of its turn."""
+
+    layout: Layout
+    messages: list[Message]
+    owner: list[int]
+    mark: str
+    notes: Counter[str]
+
+
+class Renderer:
+    """Turns to ids for one tokenizer and one template family; `family` is None for an unknown template that is checked as it is used."""
+
+    def __init__(self, tokenizer: Any, *, family: Family | None, own_template: str = "") -> None:
+        self.tokenizer = tokenizer
+        self.family = family
+        self.template = family.template if family else own_template
+        self.codec = TextCodec(tokenizer, template=self.template)
+        if family:
+            missing = [t for t in (family.end_token, *family.header_tokens) if t not in self.codec.control]
+            if missing:
+                raise RenderError(
+                    f"the tokenizer has no token {missing[0]!r}, which the {family.name} template writes",
+                    fix="choose the family of this tokenizer in student.template, or leave it at 'auto'",
+                )
+
+    @classmethod
+    def for_tokenizer(cls, tokenizer: Any, *, family: str = "auto") -> Self:
+        """A renderer for a tokenizer; "auto" recognises its template, else takes it as it is and checks every conversation.
+
+        Raises RenderError for an unknown family name, or where "auto" finds no template at all.
+        """
+        if family != "auto":
+            if family not in FAMILIES:
+                raise RenderError(
+                    f"unknown template family {family!r}", where="student.template", fix=f"one of: auto, {', '.join(FAMILIES)}"
+                )
+            return cls(tokenizer, family=FAMILIES[family])
+        own = tokenizer.chat_template
+        if isinstance(own, dict):
+            own = own.get("tool_use") or own.get("default")
+        if not isinstance(own, str) or not own.strip():
+            raise RenderError(
+                "the tokenizer has no chat template", where="student.template", fix=f"name its family: one of {', '.join(FAMILIES)}"
+            )
+        return cls(tokenizer, family=recognise(own, partial(render_template, tokenizer)), own_template=own)
+
+    def describe(self) -> dict[str, Any]:
+        """What a data set built with this renderer records about it: family, template and tokenizer, by name and fingerprint."""
+        return {
+            "family": self.family.name if self.family else "own template",
+            "note": self.family.note
+            if self.family
+            else "the tokenizer's own template, checked on every conversation; thinking is left out",
+            "template_sha256": template_sha256(self.template),
+            "tokenizer": str(getattr(self.tokenizer, "name_or_path", "")),
+            "tokenizer_sha256": self.codec.sha256(),
+            "vocab_size": len(self.tokenizer),
+        }
+
+    def render(self, turns: Sequence[Turn], *, tools: Sequence[ToolSpec] = (), numbers: Sequence[int] | None = None) -> Rendered:
+        """A conversation as ids with the span of every turn; `numbers` are the turns' indices in their session (default 0, 1, ...).
+
+        A turn that was sampled keeps its own ids. Raises RenderError where the template cannot be spanned.
+        """
+        numbers = range(len(turns)) if numbers is None else numbers
+        laid = self._lay(turns, tools=tools, names=[f"turn {n}" for n in numbers])
+        bodies = [(place.body, turns[owner]) for place, owner in zip(laid.layout.places, laid.owner, strict=True)]
+        verbatim = {body: self._sampled_ids(body, turn, laid.layout.text) for body, turn in bodies if turn.sampled and body[0] < body[1]}
+        encoded = self.codec.encode(
+            laid.layout.text, cuts=[c for (a, b), _ in bodies if a < b for c in (a, b)], mark=laid.mark, verbatim=verbatim
+        )
+        if self.family is None:
+            self._check_one_go(laid)
+        spans = self._spans(turns, numbers, laid, encoded)
+        straddles = [turn for place, turn in zip(laid.layout.places, [numbers[i] for i in laid.owner], strict=True)
+                     if self._straddles(place.body, encoded, laid) and place.body not in verbatim]  # fmt: skip
+        return Rendered(
+            ids=tuple(encoded.ids),
+            spans=spans,
+            text=laid.layout.text.replace(laid.mark, ""),
+            notes={name: count for name, count in laid.notes.items() if count},
+            straddles=tuple(straddles),
+        )
+
+    def hint_view(
+        self,
+        turns: Sequence[Turn],
+        *,
+        target: int,
+        hint: str,
+        site_id: str,
+        kind: str,
+        tools: Sequence[ToolSpec] = (),
+        call_id: str | None = None,
+        within: Rendered | None = None,
+    ) -> HintView:
+        """The view of one mistaken message: student and teacher are rendered independently and must differ by one insertion.
+
+        `turns[target]` is the mistaken message, `call_id` narrows the target to one of its calls. What stands behind the target is
+        not looked at. Raises AlignmentError or RenderError where the hint cannot be inserted, or the target has no tokens, or
+        `within`, the longer rendering that the view is meant for, does not begin with the student's ids.
+        """
+        before, message = list(turns[:target]), turns[target]
+        hint = clean(hint, Counter())
+        student = self.render([*before, message], tools=tools)
+        begin, end = student.spans[-1].body
+        if call_id is not None:
+            begin, end = self._call_span([*before, message], tools=tools, call_id=call_id, rendered=student)
+        if begin == end:
+            raise RenderError("the mistaken message has no tokens of its own", where=site_id)
+        if within is not None and within.ids[:end] != student.ids[:end]:
+            raise AlignmentError("what follows the message changes how it and its context are rendered", where=site_id)
+        behind = student.spans[-1].body[1] - end
+        errors: list[str] = []
+        ways: tuple[Literal["message", "appended"], ...] = ("message",) if self.family else ("message", "appended")
+        for way in ways:
+            for changed in _with_hint(before, hint, way):
+                try:
+                    teacher = self.render([*changed, message], tools=tools)
+                    teacher_ids = teacher.ids[: teacher.spans[-1].body[1] - behind]
+                    at = student.spans[-1].start if way == "message" else _insertion(student.ids, teacher_ids, student.spans[-1].start)
+                    return HintView.from_renderings(
+                        student.ids[:end],
+                        teacher_ids,
+                        span=(begin, end),
+                        at=at,
+                        hint_text=self.codec.normalise(hint),
+                        decode=self.codec.decode,
+                        site_id=site_id,
+                        kind=kind,
+                        rendering=way,
+                        origin="student" if message.sampled else "trace",
+                    )
+                except (AlignmentError, RenderError) as error:
+                    errors.append(f"as {way}: {error.what}")
+        raise RenderError(f"the hint cannot be inserted above the message ({'; '.join(errors)})", where=site_id)
+
+    def reply(self, turns: Sequence[Turn], reply: Turn, *, tools: Sequence[ToolSpec] = ()) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """(ids up to and including the generation prompt, ids of the reply with its end token)."""
+        rendered = self.render([*turns, reply], tools=tools)
+        a, b = rendered.spans[-1].body
+        return rendered.ids[:a], rendered.ids[a:b]
+
+    def measure(self, turns: Sequence[Turn], *, head: Sequence[Turn], tools: Sequence[ToolSpec] = ()) -> tuple[int, list[int]]:
+        """(tokens of the head with tools and preamble, tokens of each turn behind it); an estimate for an unknown template.
+
+        Windows are planned with these numbers and rendered afterwards, so an estimate costs a second attempt, never a wrong window.
+        """
+        if self.family:
+            spans = self.render([*head, *turns], tools=tools).spans
+            overhead = spans[len(head)].start if turns else 0
+            return overhead, [span.end - span.start for span in spans[len(head) :]]
+        overhead = len(self.render(head, tools=tools).ids) if head else 0
+        laid = conversation(turns, thinking=False)
+        return overhead, [sum(self.codec.count("".join(strings(m))) + 16 for m in item.messages) for item in laid]
+
+    def _lay(self, turns: Sequence[Turn], *, tools: Sequence[ToolSpec], names: Sequence[str]) -> _Laid:
+        items = conversation(turns, thinking=self.family is not None and self.family.thinking == "kept")
+        messages = [message for item in items for message in item.messages]
+        owner = [index for index, item in enumerate(items) for _ in item.messages]
+        notes: Counter[str] = Counter()
+        for item in items:
+            notes.update(item.notes)
+        if not messages:
+            raise RenderError("none of the turns has anything that can be rendered", where=names[0] if names else "")
+        schemas = tool_messages(tools)
+        free = self.codec.free_characters([*strings(messages), *strings(schemas)], 4)
+        shielded = self.codec.shield(messages, free[3])
+        layout = self._layout(shielded, tools=self.codec.shield(schemas, free[3]), marks=free[:3], names=[names[i] for i in owner])
+        return _Laid(layout=layout, messages=shielded, owner=owner, mark=free[3], notes=notes)
+
+    def _layout(self, messages: list[Message], *, tools: Any, marks: str, names: Sequence[str]) -> Layout:
+        render = partial(render_template, self.tokenizer, tools=tools, template=self.template)
+        if self.family is None:
+            return prefix_layout(render, messages, names=names, ends=self.codec.pattern)
+        marked = render(messages, at_message=marks[0], at_body=marks[1], at_end=marks[2])
+        return marked_layout(marked, marks=marks, messages=messages)
+
+    def _spans(self, turns: Sequence[Turn], numbers: Sequence[int], laid: _Laid, encoded: Encoded) -> tuple[TurnSpan, ...]:
+        first: dict[int, int] = {}
+        bodies: dict[int, Span] = {}
+        for place, owner in zip(laid.layout.places, laid.owner, strict=True):
+            token = partial(self.codec.token_at, encoded, mark=laid.mark)
+            first.setdefault(owner, token(place.start))
+            a, b = place.body
+            if a < b:
+                sampled = turns[owner].sampled
+                start = token(a)
+                bodies[owner] = (start, start + len(sampled.ids) if sampled else token(b))
+        spans: list[TurnSpan] = []
+        end = len(encoded.ids)
+        for index in reversed(range(len(turns))):
+            start = first.get(index, end)
+            turn = turns[index]
+            spans.append(
+                TurnSpan(
+                    turn=numbers[index], role=turn.role, start=start, end=end, body=bodies.get(index, (start, start)), author=turn.author
+                )
+            )
+            end = start
+        return tuple(reversed(spans))
+
+    def _straddles(self, body: Span, encoded: Encoded, laid: _Laid) -> bool:
+        if body[0] == body[1]:
+            return False
+        # Byte-level BPE of the known families joins a header's line break only with white space that follows it.
+        return (self.family is None or laid.layout.text[body[0]].isspace()) and self.codec.straddles(encoded, body[0], mark=laid.mark)
+
+    def _sampled_ids(self, body: Span, turn: Turn, text: str) -> tuple[int, ...]:
+        ids = turn.sampled.ids if turn.sampled else ()
+        end = [match.group() for match in self.codec.pattern.finditer(text, *body)][-1]
+        end_id = self.codec.control[end]
+        return ids if ids and ids[-1] == end_id else (*ids, end_id)
+
+    def _check_one_go(self, laid: _Laid) -> None:
+        text = laid.layout.text
+        if laid.mark in text:
+            return  # the tokenizer itself would read the log's look-alikes as control tokens
+        pieces, one_go = self.codec.encode(text, cuts=()).ids, self.codec.one_go(text)
+        if pieces != one_go:
+            at = num_shared(pieces, one_go)
+            raise RenderError(
+                "the tokenizer does not treat its control tokens as plain cuts: "
+                f"ids differ at {self.codec.decode(one_go[max(0, at - 5) : at + 5])!r}",
+                fix="use a byte-level BPE tokenizer whose control tokens take no white space with them",
+            )
+
+    def _call_span(self, turns: Sequence[Turn], *, tools: Sequence[ToolSpec], call_id: str, rendered: Rendered) -> Span:
+        """The tokens of one call inside the last message, found by rendering the message with one call fewer and one more."""
+        ids = [call.id for call in turns[-1].calls]
+        if call_id not in ids:
+            raise RenderError(f"the message holds no call {call_id}")
+        if turns[-1].sampled:
+            raise RenderError("a sampled message keeps its own ids, so its calls have no spans", fix="use build.target = 'message'")
+        laid = self._lay(turns, tools=tools, names=[f"turn {i}" for i in range(len(turns))])
+        schemas = self.codec.shield(tool_messages(tools), laid.mark)
+        free = self.codec.free_characters([*strings(laid.messages), *strings(schemas), laid.mark], 3)
+        at = max(i for i, message in enumerate(laid.messages) if message["role"] == "assistant")
+
+        def written(num_calls: int) -> str:
+            """Everything up to the end token of the message with its first calls only."""
+            calls = laid.messages[at]["tool_calls"][:num_calls]
+            message = {k: v for k, v in laid.messages[at].items() if k != "tool_calls"} | ({"tool_calls": calls} if calls else {})
+            layout = self._layout([*laid.messages[:at], message], tools=schemas, marks=free, names=["the message"] * (at + 1))
+            begin, end = layout.places[at].body
+            last = [match.start() for match in self.codec.pattern.finditer(layout.text, begin, end)][-1]
+            return layout.text[:last]
+
+        number = ids.index(call_id)
+        without, with_call = written(number), written(number + 1)
+        whole = laid.layout.text
+        if not (whole.startswith(with_call) and with_call.startswith(without)):
+            raise RenderError(f"the template does not write the calls of a message one after the other, so call {call_id} has no span")
+        start = len(without) + len(with_call[len(without) :]) - len(with_call[len(without) :].lstrip())
+        body = laid.layout.places[at].body
+        encoded = self.codec.encode(whole, cuts=[c for p in laid.layout.places for c in p.body if p.body[0] < p.body[1]], mark=laid.mark)
+        shift = rendered.spans[-1].body[0] - self.codec.token_at(encoded, body[0], mark=laid.mark)
+        a = self.codec.token_at(encoded, start, mark=laid.mark)
+        if self.codec.token_at(encoded, start + 1, mark=laid.mark) == a:
+            a -= 1  # the call begins inside a token
+        return a + shift, self.codec.token_at(encoded, len(with_call), mark=laid.mark) + shift
+
+
+def _with_hint(before: Sequence[Turn], hint: str, way: Literal["message", "appended"]) -> list[list[Turn]]:
+    """The context with the hint in it: as a system message at its end, or appended to its last message in each of several ways."""
+    if way == "message":
+        return [[*before, Turn(role="system", author=HARNESS, blocks=(Text(hint),), tag="hint")]]
+    if not before or before[-1].role == "assistant" or not before[-1].blocks:
+        return []
+    last = before[-1].blocks[-1]
+    if not isinstance(last, (Text, ToolResult)):
+        return []
+    return [
+        [*before[:-1], replace(before[-1], blocks=(*before[-1].blocks[:-1], replace(last, text=last.text + separator + hint)))]
+        for separator in _SEPARATORS
+    ]
+
+
+def _insertion(student: Sequence[int], teacher: Sequence[int], limit: int) -> int:
+    return min(num_shared(student, teacher), limit)

@@ -1,0 +1,59 @@
+"""A byte-level BPE tokenizer trained on the spot, with the special tokens and chat template of the qwen3 family."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from composer_replication.core.errors import ConfigError, need
+from composer_replication.tokens.families import FAMILIES
+
+# How Qwen2, Qwen2.5 and Qwen3 cut text before BPE: contractions, words, single digits, punctuation with its newlines, blank lines.
+QWEN_PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+CHATML_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+CHATML_PLAIN = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
+MIN_VOCAB = 256 + len(CHATML_SPECIAL) + len(CHATML_PLAIN)
+
+
+def train_bpe(
+    texts: Iterable[str], *, vocab_size: int, pattern: str = QWEN_PATTERN, special: tuple[str, ...], plain: tuple[str, ...] = ()
+) -> Any:
+    """A `tokenizers.Tokenizer` with `vocab_size` entries at most; `special` and `plain` tokens stand at the end of the vocabulary.
+
+    The same texts in the same order give the same tokenizer. Example: train_bpe(["a b"], vocab_size=300, special=("<|end|>",))
+    """
+    tk: Any = need("tokenizers", extra="train")
+    tokenizer = tk.Tokenizer(tk.models.BPE())
+    tokenizer.normalizer = tk.normalizers.NFC()
+    tokenizer.pre_tokenizer = tk.pre_tokenizers.Sequence(
+        [
+            tk.pre_tokenizers.Split(tk.Regex(pattern), behavior="isolated"),
+            tk.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = tk.decoders.ByteLevel()
+    trainer = tk.trainers.BpeTrainer(
+        vocab_size=vocab_size - len(special) - len(plain),
+        min_frequency=2,
+        initial_alphabet=sorted(tk.pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer=trainer)
+    tokenizer.add_special_tokens([tk.AddedToken(token, normalized=False, special=True) for token in special])
+    tokenizer.add_tokens([tk.AddedToken(token, normalized=False, special=False) for token in plain])
+    return tokenizer
+
+
+def train_tiny_tokenizer(texts: Iterable[str], *, vocab_size: int = 2048) -> Any:
+    """A PreTrainedTokenizerFast for the tiny student: Qwen's special tokens, pad apart from eos, our qwen3 chat template.
+
+    Any text can be encoded (the 256 bytes are always in the vocabulary), so `texts` only decides how well. Training has no
+    randomness: the same texts in the same order give the same tokenizer. Raises ConfigError below 265 entries.
+    """
+    if vocab_size < MIN_VOCAB:
+        raise ConfigError(f"a byte-level tokenizer needs at least {MIN_VOCAB} entries, not {vocab_size}")
+    transformers = need("transformers", extra="train")
+    backend = train_bpe(texts, vocab_size=vocab_size, special=CHATML_SPECIAL, plain=CHATML_PLAIN)
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    tokenizer.chat_template = FAMILIES["qwen3"].template
+    return tokenizer

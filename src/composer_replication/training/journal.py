@@ -1,0 +1,68 @@
+"""What a run writes down: metrics, events, log and token tables; only the main rank writes, every rank may call.
+
+Nothing here prints: `on_step` and `on_event` hand the same facts to whoever shows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from composer_replication.core.jsonl import write_json
+from composer_replication.core.rundir import RunDir
+
+Listener = Callable[[dict[str, Any]], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class Journal:
+    """Writer of one launch, e.g. Journal(run=run, main=True).event("checkpoint", step=10)."""
+
+    run: RunDir
+    main: bool
+    on_step: Listener | None = None
+    on_event: Listener | None = None
+    number: int = 0
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """One launch: the run's state follows how the block ends."""
+        if not self.main:
+            yield
+            return
+        with self.run.attempt() as self.number:
+            yield
+
+    def event(self, kind: str, **facts: Any) -> None:
+        """Something happened."""
+        if self.main:
+            event = self.run.add_event(kind, attempt=self.number, **facts)
+            self.run.add_log(_text(kind, facts), attempt=self.number)
+            if self.on_event is not None:
+                self.on_event(event)
+
+    def step(self, line: dict[str, Any], warnings: list[dict[str, Any]]) -> None:
+        """One step was taken; warnings become events at once."""
+        if self.main:
+            self.run.add_metrics({**line, "attempt": self.number})
+            self.run.add_log(_text("step", line), attempt=self.number)
+            for warning in warnings:
+                self.event(warning["status"], step=line["step"], **{k: v for k, v in warning.items() if k != "status"})
+            if self.on_step is not None:
+                self.on_step(line)
+
+    def tokens(self, step: int, table: list[dict[str, Any]]) -> None:
+        """Per-token log-probs of the watched sites after `step` steps."""
+        if self.main:
+            write_json(self.run.tokens(step), {"step": step, "sites": table})
+
+
+def _text(kind: str, facts: Mapping[str, Any]) -> str:
+    """One line for the log.
+
+    >>> _text("checkpoint", {"step": 10})
+    'checkpoint step=10'
+    """
+    return " ".join([kind, *(f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={v}" for k, v in facts.items())])

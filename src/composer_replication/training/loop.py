@@ -1,0 +1,290 @@
+"""The reference trainer: three channels on imported logs, one optimiser step, one backward for their sum.
+
+A step, top to bottom:
+    draw       the same examples and pairs on every rank; global counts are known before any forward
+    score      student rows with gradient; teacher rows and DPO's reference without; logits only where a loss needs them
+    measure    each channel's gradient at the final hidden states, by autograd.grad of its own mean
+    add        total = sum of weight * mean / running mean norm; backward; gradients summed over ranks; clip; step
+    tell       status, tokens, loss and gradient norm per channel; warn at once, stop after train.starved_steps bad steps
+
+Results do not depend on padding, on train.micro_tokens, or on the number of ranks (to rounding). Random numbers are seeded
+from (seed, step, rank), so a resumed run repeats the killed one bit by bit on the same CPU.
+Shapes: B rows, T length, N loss tokens, P pairs, D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from composer_replication.core.config.base import stage_seed
+from composer_replication.core.config.root import Config
+from composer_replication.core.errors import AlignmentError, DataError, StoppedError
+from composer_replication.core.jsonl import write_json
+from composer_replication.core.rundir import RunDir
+from composer_replication.losses.channel import CHANNELS, Channel, ChannelLoss, Status
+from composer_replication.losses.hint import hint_divergence
+from composer_replication.losses.policy import lm_ce, token_logprobs
+from composer_replication.losses.preference import dpo, sequence_logprobs
+from composer_replication.losses.total import RunningMean, channel_scales, total_loss
+from composer_replication.models.forward import final_hidden, predictors, project
+from composer_replication.models.load import Student
+from composer_replication.tokens.batch import Batch, Counts, Rows, Targets, collate, count, micro_batches
+from composer_replication.tokens.example import PreferencePair, TrainingExample
+from composer_replication.training.checkpoint import check_resume, load_tensors, read_state, save_checkpoint, training_settings
+from composer_replication.training.health import ChannelStep
+from composer_replication.training.identity import data_sha256, weights_sha256
+from composer_replication.training.journal import Journal
+from composer_replication.training.optimiser import learning_rate, set_learning_rate
+from composer_replication.training.reference import live
+from composer_replication.training.sampler import Sampler, share
+from composer_replication.training.state import Trainer, make_trainer
+from composer_replication.training.watch import token_table, watched
+
+Micro = tuple[list[TrainingExample], list[PreferencePair]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainResult:
+    """How a run ended: steps taken, the last step's line and statuses, and the newest checkpoint."""
+
+    run: RunDir
+    steps: int
+    statuses: dict[str, Status]
+    metrics: dict[str, Any]
+    checkpoint: Path | None
+
+
+def train(
+    config: Config,
+    *,
+    student: Student,
+    examples: Sequence[TrainingExample],
+    pairs: Sequence[PreferencePair] = (),
+    run: RunDir,
+    resume: bool = False,
+    accept_changes: bool = False,
+    on_step: Callable[[dict[str, Any]], None] | None = None,
+    on_event: Callable[[dict[str, Any]], None] | None = None,
+) -> TrainResult:
+    """Train `student` in place for config.train.steps steps and write the run directory.
+
+    `student` holds the start weights also when resuming (they are the frozen teacher); the newest checkpoint is loaded here.
+    Raises StoppedError (exit code 3) where a channel stays starved or dead, DataError where there is nothing to train on.
+    """
+    if not examples and not pairs:
+        raise DataError("no examples and no pairs: nothing to train on", fix="run `recompose build` and look at what it counts")
+    if not resume and run.metrics():
+        raise DataError("this run has taken steps already", where=str(run.path), fix="resume it, or start a new run")
+    accelerator, settings = Accelerator(), config.train
+    trainer = make_trainer(config, student=student, accelerator=accelerator)
+    sampler = Sampler(examples=examples, pairs=pairs, batch_examples=settings.batch_examples, seed=stage_seed(config.seed, "sampler"))
+    identity = {"data_sha256": data_sha256(examples, pairs), "start_sha256": weights_sha256(student.model)}
+    sites = watched(examples) if trainer.weights["hint"] else []
+    journal = Journal(run=run, main=accelerator.is_main_process, on_step=on_step, on_event=on_event)
+    with journal.attempt():
+        first = _resume(trainer, journal, identity, accept_changes=accept_changes) if resume else 0
+        journal.event("start", step=first, ranks=accelerator.num_processes, examples=len(examples), pairs=len(pairs))
+        line: dict[str, Any] = (run.metrics() or [{}])[-1] if first else {}
+        for step in range(first, settings.steps):
+            if step == 0 and sites:
+                journal.tokens(0, _watch(trainer, sites))
+            line = train_step(trainer, *sampler.step(step), step=step, journal=journal)
+            if step + 1 == settings.steps and sites:
+                journal.tokens(step + 1, _watch(trainer, sites))
+            if (step + 1) % settings.checkpoint_every == 0 or step + 1 == settings.steps:
+                _checkpoint(trainer, journal, step + 1, identity)
+    kept = run.checkpoints()
+    statuses: dict[str, Status] = {name: line[f"{name}/status"] for name in CHANNELS} if line else {}
+    return TrainResult(run=run, steps=settings.steps, statuses=statuses, metrics=line, checkpoint=kept[-1][1] if kept else None)
+
+
+def _checkpoint(trainer: Trainer, journal: Journal, step: int, identity: Mapping[str, str]) -> None:
+    """Weights, optimiser, channel means and health after `step` steps; the main rank writes."""
+    if journal.main:
+        means = {name: [mean.total, mean.count] for name, mean in trainer.means.items()}
+        state = {"settings": training_settings(trainer.config), "means": means, "health": trainer.health.state(), **identity}
+        keep = trainer.settings.keep_checkpoints
+        save_checkpoint(journal.run, step, student=trainer.student, optimiser=trainer.optimiser, state=state, keep=keep)
+    journal.event("checkpoint", step=step)
+    trainer.accelerator.wait_for_everyone()
+
+
+def _resume(trainer: Trainer, journal: Journal, identity: Mapping[str, str], *, accept_changes: bool) -> int:
+    """Load the newest checkpoint; returns the number of steps it holds, 0 where the run was killed before its first."""
+    if not (kept := journal.run.checkpoints()):
+        return 0
+    step, folder = kept[-1]
+    state = read_state(folder)
+    changed = check_resume(state, settings=training_settings(trainer.config), identity=identity, accept_changes=accept_changes)
+    load_tensors(folder, student=trainer.student, optimiser=trainer.optimiser)
+    trainer.means.update({name: RunningMean(*state["means"][name]) for name in CHANNELS})
+    trainer.health.restore(state["health"])
+    if changed and journal.main:
+        write_json(journal.run.resolved_json, trainer.config.model_dump(mode="json"))
+    journal.event("resume", step=step, changed=changed)
+    return step
+
+
+def _watch(trainer: Trainer, sites: list[TrainingExample]) -> list[dict[str, Any]]:
+    """Per-token log-probs of the watched sites, now."""
+    place = {"pad_id": trainer.student.pad_id, "max_tokens": trainer.settings.micro_tokens, "device": trainer.accelerator.device}
+    return token_table(sites, student=live(trainer.student), teacher=trainer.references["hint"], **place)
+
+
+def train_step(
+    trainer: Trainer, examples: list[TrainingExample], pairs: list[PreferencePair], *, step: int, journal: Journal | None = None
+) -> dict[str, Any]:
+    """One optimiser step on the whole step's examples and pairs, of which this rank takes its share; returns the metrics line."""
+    began, settings, accelerator = time.perf_counter(), trainer.settings, trainer.accelerator
+    counts = count(examples, pairs)  # global: every rank holds the same lists
+    place = {"rank": accelerator.process_index, "world": accelerator.num_processes}
+    micros = micro_batches(share(examples, **place), share(pairs, **place), micro_tokens=settings.micro_tokens)
+    present: list[Channel] = [name for name in CHANNELS if trainer.weights[name] and _units(counts)[name]]
+
+    first_time = [name for name in present if not trainer.means[name].count]
+    if first_time and settings.balance == "grad_norm":  # measure before anything moves
+        trainer.seed(step)
+        for name, seen in accumulate(trainer, micros, counts, scales=None).items():
+            if name in first_time:
+                trainer.means[name].add(seen.grad_norm)
+    scales = channel_scales(trainer.weights, trainer.means, balance=settings.balance)
+
+    line: dict[str, Any] = {"step": step + 1}
+    for name in present if step % settings.grad_every == 0 else present[:0]:
+        trainer.seed(step)
+        accumulate(trainer, micros, counts, scales={name: 1.0})
+        line[f"{name}/grad_norm_parameters"] = gradient_norm(trainer.trainable())
+        trainer.optimiser.zero_grad()
+
+    trainer.seed(step)
+    observed = accumulate(trainer, micros, counts, scales=scales)
+    rate, norm = learning_rate(settings, step), gradient_norm(trainer.trainable())
+    total = sum(scales[name] * observed[name].loss for name in CHANNELS)
+    if not (math.isfinite(norm) and math.isfinite(total)):
+        what = f"step {step + 1} is not finite: loss {total}, gradient norm {norm}"
+        raise StoppedError(what, where="not_finite", fix="lower train.learning_rate, or use student.dtype = float32")
+    torch.nn.utils.clip_grad_norm_(trainer.trainable(), settings.max_grad_norm)
+    set_learning_rate(trainer.optimiser, rate)
+    trainer.optimiser.step()
+    trainer.optimiser.zero_grad()
+
+    statuses = trainer.health.observe(observed)
+    for name, seen in observed.items():
+        if name not in first_time or settings.balance == "none":
+            trainer.means[name].add(seen.grad_norm)
+        line |= {f"{name}/status": statuses[name], f"{name}/tokens": seen.tokens, f"{name}/loss": seen.loss if seen.tokens else None}
+        line |= {f"{name}/grad_norm": seen.grad_norm, f"{name}/scale": scales[name]}
+    line |= {"loss": total, "grad_norm": norm, "lr": rate, "step_s": round(time.perf_counter() - began, 4)}
+    if journal is not None:
+        journal.step(line, trainer.health.warnings(statuses))
+    trainer.health.check(statuses, step=step + 1)
+    return line
+
+
+def accumulate(
+    trainer: Trainer, micros: list[Micro], counts: Counts, *, scales: Mapping[Channel, float] | None
+) -> dict[Channel, ChannelStep]:
+    """Score every micro-batch of this rank; with `scales`, also backward their scaled sum. What is returned is summed over ranks."""
+    sums = torch.zeros(len(CHANNELS), 3, dtype=torch.float64, device=trainer.accelerator.device)  # tokens, loss, squared norm
+    for examples, pairs in micros:
+        batch = collate(examples, pairs, pad_id=trainer.student.pad_id).to(trainer.accelerator.device)
+        losses, hidden = channel_losses(trainer, batch, counts)
+        for loss in losses:
+            mean = loss.mean_part()
+            sums[CHANNELS.index(loss.name)] += torch.stack([torch.tensor(loss.tokens), mean.detach(), _squared_norm(mean, hidden)]).to(sums)
+        if scales is not None:
+            total = total_loss([loss for loss in losses if loss.name in scales], scales)
+            if total.requires_grad:
+                total.backward()
+    if trainer.accelerator.num_processes > 1:
+        sums = _over_ranks(trainer, sums)
+        for parameter in trainer.trainable() if scales is not None else ():  # a rank without this channel adds zeros, never hangs
+            grad = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
+            parameter.grad = _over_ranks(trainer, grad)
+    inputs = {"lm_ce": counts.lm_spans, "hint": counts.hint_views, "preference": counts.pairs}
+    expected = {"lm_ce": counts.lm_tokens, "hint": counts.hint_tokens, "preference": counts.pair_tokens}
+    rows = dict(zip(CHANNELS, sums.tolist(), strict=True))
+    for name, (tokens, _, _) in rows.items():
+        if tokens not in (0, expected[name]):
+            raise AlignmentError(f"channel {name}: {int(tokens)} tokens reached the loss, {expected[name]} were counted beforehand")
+    return {
+        name: ChannelStep(inputs=inputs[name], tokens=int(tokens), loss=loss, grad_norm=math.sqrt(squares))
+        for name, (tokens, loss, squares) in rows.items()
+    }
+
+
+def channel_losses(trainer: Trainer, batch: Batch, counts: Counts) -> tuple[list[ChannelLoss], list[Tensor]]:
+    """The unreduced values of every weighted channel in one micro-batch, and the final hidden states they hang on."""
+    weights, settings, model, units = trainer.weights, trainer.settings, trainer.student.model, _units(counts)
+    losses: list[ChannelLoss] = []
+    hidden: list[Tensor] = []
+
+    use_lm, use_hint = bool(weights["lm_ce"] and len(batch.lm)), bool(weights["hint"] and len(batch.hint_student))
+    if use_lm or use_hint:
+        teacher_NV = _reference_logits(trainer, "hint", batch.teacher, batch.hint_teacher) if use_hint else None
+        hidden_BTD = final_hidden(model, batch.student.ids_BT, batch.student.attention_BT)
+        hidden.append(hidden_BTD)
+        if use_lm:
+            values_N = lm_ce(project(model, batch.lm.predictors(hidden_BTD)), batch.lm.ids_N)
+            losses.append(ChannelLoss(name="lm_ce", values=values_N, tokens=len(batch.lm), global_units=units["lm_ce"]))
+        if teacher_NV is not None:
+            student_NV = project(model, batch.hint_student.predictors(hidden_BTD))
+            how = settings.hint
+            values_N = hint_divergence(student_NV, teacher_NV, divergence=how.divergence, beta=how.beta, temperature=how.temperature)
+            losses.append(ChannelLoss(name="hint", values=values_N, tokens=len(batch.hint_student), global_units=units["hint"]))
+
+    if weights["preference"] and batch.num_pairs:
+
+        def sides(logits_NV: Tensor) -> tuple[Tensor, ...]:
+            """(chosen_P, rejected_P): log-probs of whole responses."""
+            logp_N = token_logprobs(logits_NV, batch.response.ids_N)
+            return sequence_logprobs(logp_N, batch.response.item_N, num_sequences=len(batch.pair)).split(batch.num_pairs)
+
+        reference = sides(_reference_logits(trainer, "preference", batch.pair, batch.response))
+        hidden_BTD = final_hidden(model, batch.pair.ids_BT, batch.pair.attention_BT)
+        hidden.append(hidden_BTD)
+        how = settings.preference
+        policy = sides(project(model, batch.response.predictors(hidden_BTD)))
+        values_P = dpo(*policy, *reference, beta=how.beta, label_smoothing=how.label_smoothing)
+        losses.append(ChannelLoss(name="preference", values=values_P, tokens=len(batch.response), global_units=units["preference"]))
+    return losses, hidden
+
+
+def _reference_logits(trainer: Trainer, name: Channel, rows: Rows, targets: Targets) -> Tensor:
+    """Logits of a model that gets no gradient, at the tokens of `targets`."""
+    with trainer.references[name].scoring() as model:
+        places = {"row_N": targets.row_N, "position_N": targets.position_N}
+        return project(model, predictors(model, rows.ids_BT, rows.lengths_B, **places, max_tokens=trainer.settings.micro_tokens))
+
+
+def _over_ranks(trainer: Trainer, tensor: Tensor) -> Tensor:
+    """The sum over all ranks."""
+    return cast(Tensor, trainer.accelerator.reduce(tensor, reduction="sum"))
+
+
+def _units(counts: Counts) -> dict[Channel, int]:
+    """By what each channel's sum is divided: tokens, tokens, pairs."""
+    return {"lm_ce": counts.lm_tokens, "hint": counts.hint_tokens, "preference": counts.pairs}
+
+
+def _squared_norm(mean: Tensor, hidden: list[Tensor]) -> Tensor:
+    """Squared norm of the gradient of one channel's mean at the final hidden states; 0 where it does not reach them."""
+    if not mean.requires_grad:
+        return torch.zeros(())
+    grads = torch.autograd.grad(mean, hidden, retain_graph=True, allow_unused=True)
+    return torch.stack([grad.double().square().sum() for grad in grads if grad is not None] or [torch.zeros(())]).sum()
+
+
+def gradient_norm(parameters: list[Tensor]) -> float:
+    """Norm of all gradients together; 0 where there is none."""
+    grads = [p.grad for p in parameters if p.grad is not None]
+    return float(torch.nn.utils.get_total_norm(grads)) if grads else 0.0

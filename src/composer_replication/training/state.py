@@ -1,0 +1,69 @@
+"""What a run holds in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from composer_replication.core.config.base import stage_seed
+from composer_replication.core.config.root import Config
+from composer_replication.core.config.train import TrainSettings
+from composer_replication.losses.channel import CHANNELS, Channel
+from composer_replication.losses.total import RunningMean
+from composer_replication.models.load import Student
+from composer_replication.training.health import Health
+from composer_replication.training.optimiser import make_optimiser
+from composer_replication.training.reference import Reference, references
+
+
+@dataclass(slots=True, kw_only=True)
+class Trainer:
+    """The student and all that moves with it; `references` score without gradient, by channel."""
+
+    config: Config
+    student: Student
+    references: dict[Channel, Reference]
+    optimiser: torch.optim.Optimizer
+    accelerator: Accelerator
+    health: Health
+    means: dict[Channel, RunningMean] = field(default_factory=lambda: {name: RunningMean() for name in CHANNELS})
+
+    @property
+    def settings(self) -> TrainSettings:
+        """The trainer's settings."""
+        return self.config.train
+
+    @property
+    def weights(self) -> dict[Channel, float]:
+        """The weight of each channel; 0 = off."""
+        return channel_weights(self.config.train)
+
+    def trainable(self) -> list[Tensor]:
+        """The weights that the optimiser moves."""
+        return [p for p in self.student.model.parameters() if p.requires_grad]
+
+    def seed(self, step: int) -> None:
+        """Dropout of a step is a function of seed, step and rank: nothing to save, and every pass of a step sees the same."""
+        torch.manual_seed(stage_seed(self.config.seed, f"step:{step}:{self.accelerator.process_index}"))
+
+
+def channel_weights(settings: TrainSettings) -> dict[Channel, float]:
+    """The weight of each channel."""
+    return {"lm_ce": settings.lm_ce.weight, "hint": settings.hint.weight, "preference": settings.preference.weight}
+
+
+def make_trainer(config: Config, *, student: Student, accelerator: Accelerator) -> Trainer:
+    """A trainer at step 0: the student on its device and in training mode, references made from its weights as they are now."""
+    student.model.to(accelerator.device).train()
+    settings, weights = config.train, channel_weights(config.train)
+    return Trainer(
+        config=config,
+        student=student,
+        references=references(student, teacher=settings.hint.teacher, hint=weights["hint"] > 0, dpo=weights["preference"] > 0),
+        optimiser=make_optimiser(student.model, settings),
+        accelerator=accelerator,
+        health=Health(weights=weights, max_bad_steps=settings.starved_steps),
+    )

@@ -1,0 +1,181 @@
+"""`ingest`, `sites` and `hints` on small logs: what is written, what is refused, what is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from composer_replication.core.codec import read_hints, read_sessions, read_sites
+from tests.cli.workspace import HOSTILE, files, recompose
+
+MODEL = "claude-test-1"
+MADE_UP_KEY = "sk-" + "a1B2c3D4" * 6
+
+
+def record(uuid: str, parent: str | None, message: dict[str, Any], **more: Any) -> str:
+    kind = "assistant" if message["role"] == "assistant" else "user"
+    base = {"type": kind, "uuid": uuid, "parentUuid": parent, "sessionId": "11111111-2222", "version": "2.1.5", "cwd": "/home/dev/shop"}
+    return json.dumps({**base, "isSidechain": False, "timestamp": "2026-01-05T10:00:00Z", "message": message, **more})
+
+
+def assistant(uuid: str, parent: str, *blocks: dict[str, Any]) -> str:
+    return record(uuid, parent, {"role": "assistant", "id": f"msg_{uuid}", "model": MODEL, "content": list(blocks)})
+
+
+def call(call_id: str, name: str, **arguments: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
+
+
+def result(uuid: str, parent: str, call_id: str, text: str, *, error: bool = False) -> str:
+    block = {"type": "tool_result", "tool_use_id": call_id, "content": text} | ({"is_error": True} if error else {})
+    return record(uuid, parent, {"role": "user", "content": [block]})
+
+
+def log_lines(text: str = "Please fix the cart.") -> list[str]:
+    """A read, then an edit whose old string is not in the file, then what came after."""
+    return [
+        record("u1", None, {"role": "user", "content": text}),
+        assistant("a1", "u1", {"type": "text", "text": "I read it first."}, call("c1", "Read", file_path="/home/dev/shop/cart.py")),
+        result("u2", "a1", "c1", "     1→def total():\n     2→    return 0"),
+        assistant("a2", "u2", call("c2", "Edit", file_path="/home/dev/shop/cart.py", old_string="return 1", new_string="return 2")),
+        result("u3", "a2", "c2", "<tool_use_error>String to replace not found in file.\nString: return 1</tool_use_error>", error=True),
+        assistant("a3", "u3", {"type": "text", "text": "It says return 0."}),
+    ]
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / "one.jsonl").write_text("\n".join(log_lines()) + "\n", "utf-8")
+    return folder
+
+
+def test_three_stages_find_the_mistaken_message_and_hint_at_it(logs: Path, tmp_path: Path) -> None:
+    said = recompose("ingest", "logs", cwd=tmp_path)
+    assert (said.code, said.err) == (0, "")
+    assert "1 sessions  6 turns  2 tool calls" in said.out
+    assert "deletes its logs after 30 days" in said.out
+    assert "recompose/sessions.jsonl" in said.out and "next   recompose sites" in said.out
+    assert recompose("sites", cwd=tmp_path).code == 0
+    (site,) = read_sites(tmp_path / "recompose" / "sites.jsonl")
+    assert (site.turn, site.call_id, site.kind, site.category, site.author) == (3, "c2", "edit_no_match", "mistake", MODEL)
+    said = recompose("hints", cwd=tmp_path)
+    assert said.code == 0 and "next   recompose build" in said.out
+    (hint,) = read_hints(tmp_path / "recompose" / "hints.jsonl")
+    assert hint.site_id == site.id and hint.text in recompose("show", "site", "s001", "--full", "--json", cwd=tmp_path).value["hint"]
+
+
+def test_json_is_one_object_with_the_files(logs: Path, tmp_path: Path) -> None:
+    said = recompose("ingest", "logs", "--json", cwd=tmp_path)
+    assert said.err == ""
+    (file,) = said.value["files"]
+    assert (file["file"], file["tool_use"], file["is_error"], file["assistant_messages"]) == ("one.jsonl", 2, 1, 3)
+    assert said.value["sessions"] == 1 and said.value["wrote"]
+    for verb in ("sites", "hints"):
+        said = recompose(verb, "--json", cwd=tmp_path)
+        assert said.err == "" and said.value["wrote"]
+
+
+@pytest.mark.parametrize("verb", ["ingest", "sites", "hints"])
+def test_a_dry_run_counts_and_writes_nothing(logs: Path, tmp_path: Path, verb: str) -> None:
+    before = ("ingest", "sites", "hints")
+    for earlier in before[: before.index(verb)]:
+        recompose(earlier, *(["logs"] if earlier == "ingest" else []), cwd=tmp_path)
+    there = files(tmp_path)
+    arguments = [verb, *(["logs"] if verb == "ingest" else []), "--dry-run"]
+    said = recompose(*arguments, cwd=tmp_path)
+    assert said.code == 0 and "nothing was written" in said.out and "would write" in said.out
+    value = recompose(*arguments, "--json", cwd=tmp_path).value
+    assert value["dry_run"] is True and value["would_write"] and "wrote" not in value
+    assert files(tmp_path) == there
+
+
+def test_an_empty_folder_says_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    said = recompose("ingest", "empty", cwd=tmp_path)
+    assert said.code == 1 and "no .jsonl file there" in said.err and said.out == ""
+    said = recompose("ingest", "nowhere", cwd=tmp_path)
+    assert said.code == 1 and "nowhere" in said.err
+
+
+def test_damaged_and_foreign_files_are_counted_and_lose_no_good_session(logs: Path, tmp_path: Path) -> None:
+    good = log_lines()
+    (logs / "one.jsonl").write_text("\n".join([*good[:3], "{broken", *good[3:]]) + '\n{"type": "assis', "utf-8")
+    (logs / "binary.jsonl").write_bytes(bytes(range(256)) * 40)
+    (logs / "foreign.jsonl").write_text('{"a": 1}\n{"b": 2}\n', "utf-8")
+    said = recompose("ingest", "logs", cwd=tmp_path)
+    assert said.code == 0 and "1 sessions" in said.out
+    assert "one.jsonl:4" in said.out and "binary.jsonl: foreign" in said.out and "foreign.jsonl: foreign" in said.out
+    (session,) = read_sessions(tmp_path / "recompose" / "sessions.jsonl")
+    assert len(session.turns) == 6
+
+
+def test_files_without_a_session_end_with_1_and_keep_what_was_there(logs: Path, tmp_path: Path) -> None:
+    recompose("ingest", "logs", cwd=tmp_path)
+    kept = (tmp_path / "recompose" / "sessions.jsonl").read_bytes()
+    (tmp_path / "foreign.jsonl").write_text('{"a": 1}\n', "utf-8")
+    said = recompose("ingest", "foreign.jsonl", "--json", cwd=tmp_path)
+    assert said.code == 1 and said.value["files"][0]["status"] == "foreign" and said.value["problem"]
+    assert (tmp_path / "recompose" / "sessions.jsonl").read_bytes() == kept
+
+
+def test_without_a_path_a_pipe_must_say_yes(tmp_path: Path, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    projects = tmp_path / "claude" / "projects" / "shop"
+    projects.mkdir(parents=True)
+    (logs / "one.jsonl").rename(projects / "one.jsonl")
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "claude"))
+    said = recompose("ingest", cwd=tmp_path)
+    assert said.code == 2 and "--yes" in said.err and files(tmp_path / "recompose") == set()
+    assert recompose("ingest", "--yes", "--json", cwd=tmp_path).value["sessions"] == 1
+
+
+def test_secrets_do_not_reach_the_disk_unless_told_to(logs: Path, tmp_path: Path) -> None:
+    (logs / "one.jsonl").write_text("\n".join(log_lines(f"The key is {MADE_UP_KEY}, of Initech.")) + "\n", "utf-8")
+    said = recompose("ingest", "logs", "--ingest.redact_words", "Initech", cwd=tmp_path)
+    written = "".join(p.read_text("utf-8") for p in (tmp_path / "recompose").iterdir())
+    assert MADE_UP_KEY not in written and "Initech" not in written
+    assert "removed" in said.out and MADE_UP_KEY not in said.out
+    recompose("ingest", "logs", "--ingest.redact", "false", cwd=tmp_path)
+    assert MADE_UP_KEY in (tmp_path / "recompose" / "sessions.jsonl").read_text("utf-8")
+
+
+def test_a_hostile_log_cannot_steer_the_terminal(logs: Path, tmp_path: Path) -> None:
+    lines = log_lines(HOSTILE)
+    lines[4] = result("u3", "a2", "c2", f"<tool_use_error>String to replace not found in file. {HOSTILE}</tool_use_error>", error=True)
+    (logs / "x\x1b[31m.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
+    (logs / "one.jsonl").unlink()
+    for arguments in (["ingest", "logs"], ["sites"], ["hints"], ["show", "site", "s001"], ["show", "session", "s001"], ["show", "site"]):
+        said = recompose(*arguments, cwd=tmp_path)
+        assert said.code == 0, said.err
+        assert not set(said.out) & {"\x1b", "\x07", "\x9b", "\u202e"}, arguments
+
+
+def test_the_filter_on_authors_is_applied(logs: Path, tmp_path: Path) -> None:
+    said = recompose("ingest", "logs", "--ingest.authors", "other-*", "--json", cwd=tmp_path)
+    assert said.code == 1 and said.value["files"][0]["filtered_sessions"] == 1
+    assert recompose("ingest", "logs", "--ingest.authors", "claude-*", "--json", cwd=tmp_path).code == 0
+
+
+def test_the_recovery_choice_warns(logs: Path, tmp_path: Path) -> None:
+    recompose("ingest", "logs", cwd=tmp_path)
+    said = recompose("sites", "--sites.site", "recovery", cwd=tmp_path)
+    assert said.code == 0 and "the turn after an error" in said.out
+    (site,) = read_sites(tmp_path / "recompose" / "sites.jsonl")
+    assert (site.turn, site.category) == (5, "recovery")
+    assert recompose("sites", "--sites.site", "recovery", "--json", cwd=tmp_path).value["notes"]
+
+
+@pytest.mark.real
+def test_real_sessions_give_the_expected_counts(traces_dir: Path, tmp_path: Path) -> None:
+    """The counts of ingestion are tested one floor below; here, that `--json` hands them out under the expected names."""
+    expected = json.loads((traces_dir / "EXPECTED.json").read_text("utf-8"))
+    value = recompose("ingest", str(traces_dir), "--json", cwd=tmp_path).value
+    told = {file["file"]: file for file in value["files"]}
+    keys = ("tool_use", "tool_result", "is_error", "assistant_messages", "records", "record_types", "models", "error_kinds")
+    for one in expected:
+        assert {key: told[one["file"]][key] for key in keys} == {key: one[key] for key in keys}, one["file"]
+        assert set(one) <= set(told[one["file"]])

@@ -1,0 +1,124 @@
+"""`show`: the hint above the mistaken message, later turns in neither context, log text made harmless, ids forgiven."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from composer_replication.cli.console import harmless
+from composer_replication.cli.lookup import find
+from composer_replication.cli.paint import mask_text
+from composer_replication.core.errors import DataError
+from tests.cli.workspace import HOSTILE, fill, recompose, session
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    fill(tmp_path / "recompose", [session(), session("sess-bbbb")])
+    return tmp_path
+
+
+def test_a_site_shows_context_hint_mistake_and_later_turns_in_this_order(work: Path) -> None:
+    said = recompose("show", "site", "s001", cwd=work)
+    assert said.code == 0 and said.err == ""
+    places = [said.out.index(text) for text in ("I look first.", "seen only by the teacher", "the mistaken message", "evidence")]
+    assert places == sorted(places)
+    assert said.out.index("Reminder: seen so far: a.py") < said.out.index('"file_path": "b.py"')
+    for later in ("File does not exist.", "It was a.py all along."):
+        block = said.out[: said.out.rindex(later)].splitlines()
+        header = next(line for line in reversed(block) if line.startswith("["))
+        assert "in neither context" in header
+    header = next(line for line in said.out.splitlines() if "I look first." in line or line.startswith("[1]"))
+    assert "in neither context" not in header
+
+
+def test_the_json_of_a_site_has_the_same_content(work: Path) -> None:
+    value = recompose("show", "site", "s001", "--json", cwd=work).value
+    assert [t["turn"] for t in value["before"]] == [0, 1, 2]
+    assert value["message"]["turn"] == 3 and value["message"]["place"] == "mistake"
+    assert [(t["turn"], t["place"]) for t in value["after"]] == [(4, "evidence"), (5, "later")]
+    assert value["left_out_after"] == 1 and value["left_out_before"] == 0
+    assert value["hint"] == "Reminder: seen so far: a.py"
+
+
+def test_what_is_left_out_is_counted(work: Path) -> None:
+    said = recompose("show", "site", "s001", "--before", "1", "--after", "0", cwd=work)
+    assert "2 earlier turns" in said.out and "I look first." not in said.out
+
+
+def test_a_site_without_a_hint_says_so(work: Path) -> None:
+    (work / "recompose" / "hints.jsonl").unlink()
+    assert "no hint" in recompose("show", "site", "s001", cwd=work).out
+
+
+def test_a_session_shows_the_hint_above_the_mistaken_message(work: Path) -> None:
+    out = recompose("show", "session", "s001", cwd=work).out
+    assert out.index("I look first.") < out.index("Reminder: seen so far: a.py") < out.index('"file_path": "b.py"')
+    assert "file_missing (mistake)" in out
+
+
+@pytest.mark.parametrize("wanted", ["sess-b", "s002", "sess-bbbb"])
+def test_a_session_is_found_by_id_beginning_or_place(work: Path, wanted: str) -> None:
+    assert recompose("show", "session", wanted, "--json", cwd=work).value["id"] == "sess-bbbb"
+
+
+def test_an_unknown_id_is_answered_with_the_nearest(work: Path) -> None:
+    said = recompose("show", "session", "sess-bbba", cwd=work)
+    assert said.code == 1 and "did you mean" in said.err and "sess-bbbb" in said.err
+
+
+def test_an_ambiguous_beginning_lists_what_fits(work: Path) -> None:
+    said = recompose("show", "session", "sess", cwd=work)
+    assert said.code == 1 and "2 sessions begin" in said.err and "sess-aaaa" in said.err
+
+
+def test_without_an_id_everything_is_listed(work: Path) -> None:
+    assert [s["id"] for s in recompose("show", "session", "--json", cwd=work).value["sessions"]] == ["sess-aaaa", "sess-bbbb"]
+    assert "s002" in recompose("show", "site", cwd=work).out
+
+
+def test_escape_codes_and_markup_of_a_log_are_shown_not_obeyed(work: Path) -> None:
+    fill(work / "recompose", [session(text=HOSTILE)])
+    out = recompose("show", "session", "s001", cwd=work).out
+    assert "[bold]markup[/bold]" in out and "\u241b[31mred" in out
+    assert not set(out) & {"\x1b", "\x07", "\x9b", "\u202e"}
+
+
+def test_a_shortened_text_says_how_much_is_missing(work: Path) -> None:
+    fill(work / "recompose", [session(text="word " * 2000)])
+    assert "more characters (--full)" in recompose("show", "session", "s001", cwd=work).out
+    full = recompose("show", "session", "s001", "--full", cwd=work).out
+    assert full.count("word") == 2000 and "more characters" not in full
+    assert recompose("show", "session", "s001", "--json", cwd=work).value["turns"][0]["blocks"][0]["text"] == "word " * 2000
+
+
+def test_before_the_stage_has_run_the_next_command_is_named(tmp_path: Path) -> None:
+    said = recompose("show", "site", "s001", cwd=tmp_path)
+    assert said.code == 1 and "recompose sites" in said.err
+
+
+def test_an_unknown_noun_is_a_usage_error(work: Path) -> None:
+    assert recompose("show", "sight", "s001", cwd=work).code == 2
+
+
+def test_masks_are_marked_where_there_is_no_colour() -> None:
+    pieces = [("You ", "none"), ("call ", "hint"), ("Edit", "hint"), (".", "none"), ("Done", "lm_ce")]
+    assert mask_text(pieces, colour=False).plain == "You {call |Edit}.[Done]"
+    coloured = mask_text(pieces, colour=True)
+    assert coloured.plain == "You call Edit.Done"
+    assert {str(span.style).split(" bold")[0] for span in coloured.spans} == {"dim", "black on yellow", "black on green"}
+
+
+@given(st.text(alphabet=st.characters(codec=None)))
+def test_no_text_can_reach_the_terminal_as_a_command(text: str) -> None:
+    clean = harmless(text)
+    assert not [c for c in clean if (ord(c) < 32 and c not in "\n\t") or 0x7F <= ord(c) < 0xA0 or 0xD800 <= ord(c) < 0xE000]
+    assert harmless("plain, ünïcode 漢字\n\tok") == "plain, ünïcode 漢字\n\tok"
+
+
+def test_a_place_past_the_end_is_not_found() -> None:
+    with pytest.raises(DataError, match='no site "s009"'):
+        find("s009", ["a", "b"], noun="site", where=Path("x"))

@@ -1,0 +1,169 @@
+"""`build`, `train`, `show example|pair|run` with the tiny student: what is written, what is refused before anything is spent."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from composer_replication.core.codec import record_to_json
+from composer_replication.core.jsonl import write_lines
+from composer_replication.core.site import Preference
+from composer_replication.core.trace import Text, Turn
+from tests.cli.test_ingest import log_lines
+from tests.cli.workspace import files, recompose
+
+pytestmark = pytest.mark.train
+TRAIN = ("train", "--train.steps", "2", "--train.batch_examples", "2", "--train.checkpoint_every", "1")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two sessions, one a copy under other ids, taken as far as `build`, with a pair."""
+    root = tmp_path_factory.mktemp("built")
+    (root / "logs").mkdir()
+    one = "\n".join(log_lines()) + "\n"
+    two = one.replace("11111111-2222", "33333333-4444").replace("shop", "store")
+    for old in ("u1", "u2", "u3", "a1", "a2", "a3", "c1", "c2"):
+        two = two.replace(f'"{old}"', f'"{old}x"').replace(f"msg_{old}", f"msg_{old}x")
+    (root / "logs" / "one.jsonl").write_text(one, "utf-8")
+    (root / "logs" / "two.jsonl").write_text(two, "utf-8")
+    assert recompose("ingest", "logs", cwd=root).code == 0
+    assert recompose("sites", cwd=root).code == 0
+    assert recompose("hints", cwd=root).code == 0
+    better = Turn(role="assistant", author="someone", blocks=(Text("The file says return 0, so I replace that."),))
+    write_lines(root / "pairs.jsonl", [record_to_json(Preference(session_id="11111111-2222", turn=3, chosen=better))])
+    said = recompose("build", "--build.pairs", "pairs.jsonl", cwd=root)
+    assert said.code == 0, said.err
+    return root
+
+
+@pytest.fixture
+def work(built: Path, tmp_path: Path) -> Path:
+    shutil.copytree(built, tmp_path / "w")
+    return tmp_path / "w"
+
+
+def test_build_counts_every_channel_and_says_what_it_left_out(work: Path) -> None:
+    value = recompose("build", "--build.pairs", "pairs.jsonl", "--json", cwd=work).value
+    # Each session has three messages: two that are fine and the mistaken one; of the first, the pair's rejected side is that one.
+    assert (value["examples"], value["views"], value["pairs"], value["trained_messages"]) == (2, 2, 1, 4)
+    assert value["skipped"]["lm_ce/site"] == 2
+    assert value["held_out"]["train_sessions"] == 2 and value["held_out"]["held_out_sessions"] == 0
+
+
+def test_a_dry_run_of_build_counts_the_same_and_writes_nothing(work: Path) -> None:
+    shutil.rmtree(work / "recompose" / "examples")
+    there = files(work)
+    dry = recompose("build", "--dry-run", "--json", cwd=work).value
+    assert files(work) == there
+    wet = recompose("build", "--json", cwd=work).value
+    assert {k: dry[k] for k in ("examples", "views", "tokens")} == {k: wet[k] for k in ("examples", "views", "tokens")}
+
+
+def test_the_held_out_split_is_applied_and_printed(work: Path) -> None:
+    said = recompose("build", "--held_out.fraction", "0.6", "--held_out.by", "session", "--json", cwd=work)
+    out = said.value["held_out"]["held_out_sessions"]
+    assert said.value["examples"] == 2 - out and said.value["skipped"].get("session/held_out", 0) == out
+    many = [
+        recompose("build", "--held_out.fraction", f, "--held_out.by", "session", "--dry-run", "--json", cwd=work).value
+        for f in ("0.01", "0.99")
+    ]
+    assert [v["held_out"]["held_out_sessions"] for v in many] == [0, 2]
+    assert "held out" in recompose("build", "--held_out.fraction", "0.6", "--dry-run", cwd=work).out
+
+
+def test_train_writes_a_run_with_every_weighted_channel_active(work: Path) -> None:
+    said = recompose(*TRAIN, "--train.preference.weight", "0.5", "--json", cwd=work)
+    assert (said.code, said.err) == (0, "")
+    assert said.value["statuses"] == {"lm_ce": "active", "hint": "active", "preference": "active"}
+    run = Path(said.value["run"])
+    run = run if run.is_absolute() else work / run
+    assert {"run.json", "resolved.json", "command.txt", "metrics.jsonl", "events.jsonl"} <= files(run)
+    assert json.loads((run / "resolved.json").read_text("utf-8"))["train"]["steps"] == 2
+    view = recompose("show", "run", "--json", cwd=work).value
+    assert view["state"] == "done" and view["steps"] == 2
+    assert view["channels"]["hint"]["statuses"] == {"active": 2} and view["channels"]["hint"]["tokens"] > 0
+    assert any(line.startswith("train.preference.weight") for line in view["changed_settings"])
+    shown = recompose("show", "run", run.name, cwd=work)
+    assert "no evidence of learning" in shown.out and "hint" in shown.out
+    assert recompose("show", "run", "nope", cwd=work).code == 1
+
+
+def test_a_dry_run_of_train_plans_and_writes_nothing(work: Path) -> None:
+    there = files(work)
+    said = recompose(*TRAIN, "--dry-run", "--json", cwd=work)
+    assert said.value["plan"]["units"]["hint"] > 0 and said.value["plan"]["units"]["preference"] == 1
+    assert files(work) == there
+
+
+def test_a_weighted_channel_without_data_is_refused_before_a_run_exists(work: Path) -> None:
+    assert recompose("build", cwd=work).code == 0
+    said = recompose(*TRAIN, "--train.preference.weight", "0.5", cwd=work)
+    assert said.code == 1 and "preference" in said.err and "build.pairs" in said.err
+    assert not (work / "recompose" / "runs").exists()
+
+
+def test_a_run_that_a_health_rule_stops_ends_with_exit_code_3(work: Path) -> None:
+    """Steps of 1e30 overflow; the statuses of the channels that lead to 3 as well are tested with the trainer."""
+    flags = ("--train.learning_rate", "1e30", "--train.warmup_steps", "0", "--train.steps", "5", "--train.batch_examples", "2")
+    said = recompose("train", *flags, "--name", "wild", cwd=work)
+    assert said.code == 3 and "not finite" in said.err and "stopped" in said.err
+    assert recompose("show", "run", "wild", "--json", cwd=work).value["state"] == "stopped:not_finite"
+
+
+def test_resume_goes_on_and_refuses_changed_settings(work: Path) -> None:
+    assert recompose(*TRAIN, "--name", "first", cwd=work).code == 0
+    longer = ("train", "--train.steps", "4", "--train.batch_examples", "2", "--train.checkpoint_every", "1")
+    said = recompose(*longer, "--resume", "recompose/runs/first", "--train.learning_rate", "0.5", cwd=work)
+    assert said.code == 1 and "learning_rate" in said.err
+    said = recompose(*longer, "--resume", "recompose/runs/latest", "--accept-changes", "--json", cwd=work)
+    assert said.code == 0 and said.value["steps"] == 4
+    assert recompose("show", "run", "first", "--json", cwd=work).value["attempts"] == 3  # the refused launch is on record
+
+
+def test_another_student_than_the_one_built_for_is_refused(work: Path) -> None:
+    said = recompose(*TRAIN, "--student.model", "./elsewhere", cwd=work)
+    assert said.code == 1 and "Traceback" not in said.err
+
+
+def test_an_example_is_shown_token_by_token(work: Path) -> None:
+    value = recompose("show", "example", "e001", "--json", cwd=work).value
+    kinds = [t["loss"] for t in value["tokens"]]
+    assert value["counts"] == {kind: kinds.count(kind) for kind in ("lm_ce", "hint", "none")}
+    assert all(value["counts"].values())
+    target = "".join(t["text"] for t in value["tokens"] if t["loss"] == "hint")
+    assert "return 1" in target and "<|im_start|>" not in target and target.rstrip().endswith("<|im_end|>")
+    trained = "".join(t["text"] for t in value["tokens"] if t["loss"] == "lm_ce")
+    assert "I read it first." in trained and "return 2" not in trained
+    out = recompose("show", "example", "e001", "--full", cwd=work).out
+    plain = out.replace("|", "").replace("\n", "")
+    assert out.index("seen only by the teacher") < out.index("{<tool_call>")
+    assert "[I|" in out or "[I read it first." in plain
+    assert "e002" in recompose("show", "example", cwd=work).out
+
+
+def test_a_pair_is_shown_side_by_side(work: Path) -> None:
+    value = recompose("show", "pair", "p001", "--json", cwd=work).value
+    assert "I replace that." in value["chosen"] and "return 2" in value["rejected"] and "I read it first." in value["prefix"]
+    assert "p001" in recompose("show", "pair", cwd=work).out
+    assert "chosen" in recompose("show", "pair", "p001", cwd=work).out
+
+
+def test_show_example_before_build_names_the_command(tmp_path: Path) -> None:
+    said = recompose("show", "example", cwd=tmp_path)
+    assert said.code == 1 and "recompose build" in said.err
+
+
+def test_the_audit_measures_each_kind_and_writes_what_it_measured(work: Path) -> None:
+    there = files(work)
+    dry = recompose("hints", "--audit", "--dry-run", "--json", cwd=work)
+    assert dry.code == 0 and files(work) == there
+    value = recompose("hints", "--audit", "--json", cwd=work).value
+    assert json.loads((work / "recompose" / "audit.json").read_text("utf-8")) == value["audit"] == dry.value["audit"]
+    # Both sites have the same hint but for a file's name; each is measured against the other's.
+    assert [(k["kind"], k["n"]) for k in value["audit"]["kinds"]] or value["audit"]["skipped"]["no_donor"] == 2
+    out = recompose("hints", "--audit", cwd=work).out
+    assert "It reports only." in out and "knows nothing yet" in out

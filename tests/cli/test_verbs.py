@@ -1,0 +1,207 @@
+"""The command line itself: usage errors, boxes, exit codes, what happens without PyTorch, and that `init` and `doctor` tell the truth."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from composer_replication.cli.main import VERBS
+from composer_replication.cli.problems import describe
+from composer_replication.core.config.load import load_config
+from composer_replication.core.config.root import Config
+from composer_replication.core.errors import DataError, StoppedError
+from composer_replication.tokens.artefact import write_dataset
+from composer_replication.tokens.example import TrainingExample
+from tests.cli.workspace import HOSTILE, files, fill, recompose, session
+
+NO_TORCH = """
+import sys
+sys.modules.update(dict.fromkeys(("torch", "transformers", "accelerate", "peft", "tokenizers", "safetensors", "numpy", "jinja2")))
+from composer_replication.cli.main import run
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+def without_torch(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", NO_TORCH, *argv], capture_output=True, text=True, check=False, cwd=cwd)
+
+
+def test_help_lists_every_verb_in_the_order_of_the_pipeline(tmp_path: Path) -> None:
+    out = recompose("--help", cwd=tmp_path).out
+    places = [out.index(f" {verb} ") for verb in VERBS]
+    assert places == sorted(places)
+    assert recompose(cwd=tmp_path).out == out
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_with_the_common_flags(tmp_path: Path, verb: str) -> None:
+    said = recompose(verb, "--help", cwd=tmp_path)
+    assert said.code == 0
+    assert all(flag in said.out for flag in ("--json", "--dry-run", "--config", "--out", "--quiet", "--verbose", "--debug"))
+
+
+@pytest.mark.parametrize(
+    "typed", [["trian"], ["trian", "--json"], ["train", "--jsno"], ["train", "--train.stepz", "3"], ["trian", "--help"]]
+)
+def test_a_mistyped_verb_or_flag_is_a_usage_error_with_a_guess(tmp_path: Path, typed: list[str]) -> None:
+    said = recompose(*typed, cwd=tmp_path)
+    told = (said.value["error"]["fix"] if said.out else said.err).lower()
+    assert said.code == 2
+    assert "did you mean" in told and any(word in told for word in ('"train"', "--json", '"steps"'))
+
+
+def test_a_setting_without_a_value_is_a_usage_error(tmp_path: Path) -> None:
+    assert recompose("sites", "--sites.site", cwd=tmp_path).code == 2
+    assert recompose("sites", "--sites.site", "--json", cwd=tmp_path).code == 2
+
+
+def test_a_wrong_value_in_a_flag_is_a_usage_error_and_in_a_file_a_fixable_one(tmp_path: Path) -> None:
+    assert recompose("doctor", "--train.steps", "many", cwd=tmp_path).code == 2
+    (tmp_path / "recompose.toml").write_text('[train]\nsteps = "many"\n', "utf-8")
+    said = recompose("doctor", cwd=tmp_path)
+    assert said.code == 1 and "recompose.toml:2" in said.err and "train.steps" in said.err
+
+
+def test_a_missing_config_file_is_a_box_not_a_traceback(tmp_path: Path) -> None:
+    said = recompose("sites", "-c", "none.toml", cwd=tmp_path)
+    assert said.code == 1 and "no config file" in said.err and "Traceback" not in said.err
+
+
+def test_an_error_with_json_is_one_object_on_stdout(tmp_path: Path) -> None:
+    said = recompose("sites", "--json", cwd=tmp_path)
+    assert said.err == "" and said.code == 1
+    assert said.value["error"]["exit_code"] == 1 and "recompose ingest" in said.value["error"]["fix"]
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    assert "Traceback" in recompose("sites", "--debug", cwd=tmp_path).err
+    assert "Traceback" not in recompose("sites", cwd=tmp_path).err
+
+
+def test_exit_codes_follow_the_kind_of_error() -> None:
+    assert describe(StoppedError("starved")).exit_code == 3
+    assert describe(DataError("x")).exit_code == 1
+    assert describe(PermissionError(13, "Permission denied", "/x")).where == "/x"
+    assert describe(KeyboardInterrupt()).exit_code == 130
+    assert "bug" in describe(ZeroDivisionError("division by zero")).fix
+
+
+def test_out_leads_to_the_same_folder_in_the_next_command(tmp_path: Path) -> None:
+    fill(tmp_path / "w", [session()])
+    said = recompose("hints", "-o", "w", cwd=tmp_path)
+    assert said.code == 0 and "next   recompose build -o w" in said.out
+
+
+def test_quiet_says_only_what_was_written(tmp_path: Path) -> None:
+    fill(tmp_path / "recompose", [session()])
+    out = recompose("hints", "-q", cwd=tmp_path).out
+    assert [line.split()[0] for line in out.splitlines() if line.strip()] == ["wrote"]
+
+
+def test_init_writes_a_file_that_changes_nothing_and_is_not_overwritten(tmp_path: Path) -> None:
+    said = recompose("init", cwd=tmp_path)
+    assert said.code == 0 and files(tmp_path) == {"recompose.toml"}
+    assert load_config(start=tmp_path).config == Config()
+    (tmp_path / "recompose.toml").write_text("seed = 9\n", "utf-8")
+    assert recompose("init", cwd=tmp_path).code == 1
+    assert (tmp_path / "recompose.toml").read_text("utf-8") == "seed = 9\n"
+    assert recompose("init", "--force", cwd=tmp_path).code == 0
+
+
+def test_init_dry_run_writes_nothing_and_schema_is_json_schema(tmp_path: Path) -> None:
+    assert recompose("init", "--dry-run", cwd=tmp_path).code == 0
+    schema = recompose("init", "--schema", cwd=tmp_path).value
+    assert schema["additionalProperties"] is False and "train" in schema["properties"]
+    assert files(tmp_path) == set()
+
+
+def test_init_explains_a_group_and_refuses_an_unknown_one(tmp_path: Path) -> None:
+    assert "# beta = 0.5" in recompose("init", "--explain", "train.hint", cwd=tmp_path).out
+    assert recompose("init", "--explain", "train.hintt", cwd=tmp_path).code == 2
+
+
+def test_doctor_reads_only(tmp_path: Path) -> None:
+    value = recompose("doctor", "--json", cwd=tmp_path).value
+    assert {f["name"] for f in value["findings"]} >= {"python", "torch", "logs", "disk", "settings"}
+    assert value["verbs"]["ingest"] is True
+    assert files(tmp_path) == set()
+
+
+@pytest.mark.parametrize("verb", ["build", "train", "demo", "hints --audit", "show example e001"])
+def test_without_torch_a_verb_that_needs_it_prints_the_install_line(tmp_path: Path, verb: str) -> None:
+    fill(tmp_path / "recompose", [session()])
+    examples = tmp_path / "recompose" / "examples"
+    write_dataset(examples, [TrainingExample(id="x", session_id="s", ids=(1, 2))], meta={})
+    (examples / "tokenizer").mkdir()
+    done = without_torch(*verb.split(), cwd=tmp_path)
+    assert done.returncode == 1 and "pip install 'composer-replication[train]'" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_torch_the_rest_works_and_doctor_says_so(tmp_path: Path) -> None:
+    fill(tmp_path / "recompose", [session()])
+    for argv in (["sites"], ["hints"], ["show", "site", "s001"], ["show", "session", "s001"], ["init"]):
+        done = without_torch(*argv, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    verbs = json.loads(without_torch("doctor", "--json", cwd=tmp_path).stdout)["verbs"]
+    assert verbs["ingest"] and not verbs["train"] and not verbs["build"]
+
+
+def test_the_installed_command_runs_and_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+    fill(tmp_path / "recompose", [session()] * 1)
+    command = Path(sys.executable).with_name("recompose")
+    done = subprocess.run(
+        f"{command} show session s001 --full | head -1", shell=True, capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    assert "sess-aaaa" in done.stdout and done.stderr == ""
+
+
+def on_a_terminal(*argv: str, cwd: Path, **environ: str) -> str:
+    """What a command writes to a real terminal (a pseudo-terminal of 100 columns)."""
+    master, slave = pty.openpty()
+    env = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")} | {
+        "TERM": "xterm-256color",
+        "COLUMNS": "100",
+        **environ,
+    }
+    command = [sys.executable, "-m", "composer_replication.cli", *argv]
+    with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, cwd=cwd, env=env) as process:
+        os.close(slave)
+        text = b""
+        while True:
+            try:
+                piece = os.read(master, 65536)
+            except OSError:  # Linux says so when the other side has closed
+                break
+            if not piece:
+                break
+            text += piece
+        process.wait(timeout=60)
+    os.close(master)
+    return text.decode()
+
+
+def test_colour_on_a_terminal_unless_no_color(tmp_path: Path) -> None:
+    fill(tmp_path / "recompose", [session()])
+    assert "\x1b[" in on_a_terminal("show", "site", "s001", cwd=tmp_path)
+    plain = on_a_terminal("show", "site", "s001", cwd=tmp_path, NO_COLOR="1")
+    assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", plain) and "seen only by the teacher" in plain
+
+
+def test_the_log_s_own_escape_codes_do_not_reach_a_terminal(tmp_path: Path) -> None:
+    fill(tmp_path / "recompose", [session(text=HOSTILE)])
+    text = on_a_terminal("show", "session", "s001", cwd=tmp_path)
+    assert "\x1b]0;" not in text and "\x07" not in text and "\u202e" not in text
+    assert "\u241b[31mred" in text
+
+
+def test_no_colour_reaches_a_pipe(tmp_path: Path) -> None:
+    fill(tmp_path / "recompose", [session()])
+    assert "\x1b[" not in recompose("show", "site", "s001", cwd=tmp_path).out

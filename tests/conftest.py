@@ -1,0 +1,32 @@
+"""Fixtures that every room's tests may use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test reaches for a hub
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: threads of two test processes would wait for each other
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+TRACES_VARIABLE = "COMPOSER_REPLICATION_TRACES"
+
+
+@pytest.fixture(scope="session")
+def traces_dir() -> Path:
+    """The folder of public sessions (see tests/traces_manifest.json); tests that need it are skipped where it is absent."""
+    folder = os.environ.get(TRACES_VARIABLE, "")
+    if not folder:
+        pytest.skip(f"set {TRACES_VARIABLE} (python scripts/fetch_traces.py FOLDER fetches the public sessions)")
+    path = Path(folder).resolve()
+    if not path.is_dir():
+        pytest.fail(f"{TRACES_VARIABLE} names {path}, which is no folder")
+    return path
+
+
+@pytest.fixture(scope="session")
+def repository_root() -> Path:
+    """The root of the checkout."""
+    return Path(__file__).resolve().parent.parent

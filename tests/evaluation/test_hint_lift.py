@@ -1,0 +1,170 @@
+"""The audit on models whose log-probs are known: a planted effect is measured, none is not invented."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from composer_replication.core.errors import DataError
+from composer_replication.evaluation.hint_lift import audit_hints, shuffled_donors
+from composer_replication.tokens.example import HintView, TrainingExample
+
+VOCAB, AVOID = 40, 20  # the hint token v + AVOID says: do not write v
+
+
+class Avoider(nn.Module):
+    """p(next) is uniform, except that token v loses `gain` in its logit once the hint v + AVOID has been read."""
+
+    def __init__(self, gain: float) -> None:
+        super().__init__()
+        self.head = nn.Linear(VOCAB, VOCAB, bias=False)
+        with torch.no_grad():
+            self.head.weight.zero_()
+            for v in range(AVOID):
+                self.head.weight[v, v + AVOID] = -gain
+        self.config = SimpleNamespace(get_text_config=lambda: SimpleNamespace())
+
+    def get_decoder(self) -> nn.Module:
+        return _Seen()
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.head
+
+
+class _Seen(nn.Module):
+    """The hidden state at t says which tokens stand at 0..t."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, use_cache: bool) -> Any:
+        seen = nn.functional.one_hot(input_ids, VOCAB).cumsum(1).clamp(max=1).float()
+        return SimpleNamespace(last_hidden_state=seen)
+
+
+def sites(n: int, *, sessions: int = 8, kinds: int = 2, tokens: int = 2) -> list[TrainingExample]:
+    """One site an example: the mistaken message is `tokens` times v, its hint is (v + AVOID); nothing else names v."""
+    rng, examples = random.Random(0), []
+    for i in range(n):
+        v = 2 + i % (AVOID - 2)
+        ids = (0, *(rng.choice((0, 1)) for _ in range(6 + i % 5)), *([v] * tokens), 1, 1)
+        b = len(ids) - 2
+        view = HintView(
+            site_id=f"s{i % sessions}:{i}:c",
+            kind=f"kind{i % kinds}",
+            at=3,
+            hint_ids=(v + AVOID, *[0] * (i % 3)),
+            span=(b - tokens, b),
+            target_ids=(v,) * tokens,
+        )
+        examples.append(TrainingExample(id=f"e{i}", session_id=f"s{i % sessions}", ids=ids, hints=(view,)))
+    return examples
+
+
+@pytest.mark.parametrize("max_tokens", [10, 64, 10_000])
+def test_a_planted_effect_is_measured_to_its_exact_size(max_tokens: int) -> None:
+    gain = 0.7
+    audit = audit_hints(Avoider(gain), sites(18), pad_id=0, max_tokens=max_tokens, min_lift=0.1, seed=7)
+    assert [k.kind for k in audit.kinds] == ["kind0", "kind1", "all"] and audit.skipped == {"no_donor": 0}
+    for kind in audit.kinds:
+        assert kind.lift.mean == pytest.approx(gain, abs=1e-5) and kind.keeps
+        assert kind.none == pytest.approx(-math.log(VOCAB), abs=1e-5)
+        assert kind.hint == pytest.approx(-gain - math.log(VOCAB - 1 + math.exp(-gain)), abs=1e-5)
+        assert kind.shuffled == pytest.approx(-math.log(VOCAB - 1 + math.exp(-gain)), abs=1e-5)
+    assert audit.kinds[-1].lift.n == 18 and audit.kinds[-1].lift.clusters == 8
+
+
+def test_a_hint_that_names_the_mistake_has_negative_lift() -> None:
+    audit = audit_hints(Avoider(-0.7), sites(18), pad_id=0, max_tokens=999, min_lift=0.0, seed=7)
+    assert all(k.lift.mean == pytest.approx(-0.7, abs=1e-5) and not k.keeps for k in audit.kinds)
+
+
+def test_a_model_that_ignores_hints_has_zero_in_every_interval() -> None:
+    audit = audit_hints(Avoider(0.0), sites(18), pad_id=0, max_tokens=999, min_lift=0.0, seed=7)
+    for kind in audit.kinds:
+        assert kind.lift.low is not None and kind.lift.high is not None
+        assert kind.lift.low <= 0.0 <= kind.lift.high and not kind.keeps
+
+
+def test_a_model_that_reads_hints_without_understanding_has_zero_in_its_interval() -> None:
+    """Random weights: the hint changes the log-probs of every site, but the right one no more than another."""
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=VOCAB,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        intermediate_size=64,
+    )
+    model = Qwen3ForCausalLM(config)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(4.0) if p.ndim > 1 else None
+    audit = audit_hints(model, sites(60, sessions=20), pad_id=0, max_tokens=999, min_lift=0.0, seed=7)
+    assert all(abs(site.hint - site.none) > 1e-4 for site in audit.sites)
+    overall = audit.kinds[-1].lift
+    assert overall.low is not None and overall.high is not None and overall.low <= 0.0 <= overall.high
+    assert model.training  # left as it was found
+
+
+def test_the_mean_is_over_tokens_then_over_sites() -> None:
+    """A site with many tokens weighs no more than one with few."""
+    view = HintView(site_id="long", kind="kind0", at=3, hint_ids=(1,), span=(4, 34), target_ids=(19,) * 30)
+    long = TrainingExample(id="long", session_id="s9", ids=(0, 0, 0, 0, *([19] * 30)), hints=(view,))
+    audit = audit_hints(Avoider(1.0), [*sites(2, sessions=2, tokens=1), long], pad_id=0, max_tokens=999, min_lift=0.0, seed=7)
+    lifts = [s.lift for s in audit.sites]
+    assert [s.num_tokens for s in audit.sites] == [1, 1, 30] and audit.sites[2].lift < 0.02 < 0.9 < min(lifts[:2])
+    assert audit.kinds[-1].lift.mean == pytest.approx(sum(lifts) / 3)
+
+
+# ---- the shuffle ----
+
+
+def test_every_hint_is_used_once_and_nobody_keeps_its_own() -> None:
+    examples = sites(30, sessions=6, kinds=3)
+    views, sessions = [e.hints[0] for e in examples], [e.session_id for e in examples]
+    donors = shuffled_donors(views, sessions, seed=5)
+    used = [j for j in donors if j is not None]
+    assert sorted(used) == list(range(30)) and donors == shuffled_donors(views, sessions, seed=5) != shuffled_donors(
+        views, sessions, seed=6
+    )
+    for i, j in enumerate(donors):
+        assert j is not None and views[i].hint_ids != views[j].hint_ids
+        assert views[i].kind != views[j].kind and sessions[i] != sessions[j]  # possible here, so it must be so
+
+
+def test_what_has_no_usable_donor_is_counted_not_guessed() -> None:
+    examples = sites(4, sessions=4)
+    same = [HintView(**{**_fields(e.hints[0]), "hint_ids": (1,)}) for e in examples]
+    identical = [TrainingExample(id=e.id, session_id=e.session_id, ids=e.ids, hints=(v,)) for e, v in zip(examples, same, strict=True)]
+    audit = audit_hints(Avoider(1.0), identical, pad_id=0, max_tokens=999, min_lift=0.0, seed=1)
+    assert (audit.skipped, audit.kinds, audit.sites) == ({"no_donor": 4}, (), ())
+    appended = HintView(**{**_fields(examples[0].hints[0]), "rendering": "appended"})
+    assert shuffled_donors([appended, examples[1].hints[0]], ["a", "b"], seed=0) == [None, None]
+    assert shuffled_donors([appended], ["a"], seed=0) == [None]
+
+
+def _fields(view: HintView) -> dict[str, Any]:
+    return {name: getattr(view, name) for name in HintView.__slots__}
+
+
+def test_no_hints_is_an_error_and_one_session_gives_no_interval() -> None:
+    with pytest.raises(DataError, match="no hint view"):
+        audit_hints(Avoider(1.0), [], pad_id=0, max_tokens=9, min_lift=0.0, seed=1)
+    audit = audit_hints(Avoider(1.0), sites(4, sessions=1), pad_id=0, max_tokens=999, min_lift=0.0, seed=1)
+    assert audit.kinds[-1].lift.low is None and not audit.kinds[-1].keeps and audit.donors["same_session"] == 4
+
+
+def test_the_report_is_plain_json() -> None:
+    audit = audit_hints(Avoider(0.5), sites(6), pad_id=0, max_tokens=999, min_lift=0.2, seed=1)
+    value = json.loads(json.dumps(audit.to_json()))
+    (overall,) = (k for k in value["kinds"] if k["kind"] == "all")
+    assert overall["n"] == 6 and overall["keeps"] is True and overall["low"] > 0.2 and len(value["sites"]) == 6
+    assert value["sites"][0]["lift"] == pytest.approx(0.5, abs=1e-5)

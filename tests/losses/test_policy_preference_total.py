@@ -1,0 +1,159 @@
+"""lm_ce, DPO and the total, against NumPy, golden values and known-wrong variants."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from composer_replication.losses.channel import CHANNELS, ChannelLoss, channel_status
+from composer_replication.losses.policy import lm_ce, token_logprobs
+from composer_replication.losses.preference import dpo, sequence_logprobs
+from composer_replication.losses.total import RunningMean, channel_scales, total_loss
+
+GOLDEN = json.loads((Path(__file__).parent / "golden" / "jsd_dpo.json").read_text(encoding="utf-8"))
+
+
+def np_logprob(z: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    return z[np.arange(len(ids)), ids] - np.log(np.exp(z).sum(-1))
+
+
+def test_cross_entropy_and_its_gradient_equal_numpy() -> None:
+    rng = np.random.default_rng(1)
+    z, ids = rng.normal(size=(6, 9)), rng.integers(0, 9, 6)
+    logits = torch.tensor(z, requires_grad=True)
+    value = lm_ce(logits, torch.tensor(ids))
+    value.sum().backward()
+    softmax = np.exp(z) / np.exp(z).sum(-1, keepdims=True)
+    assert np.allclose(value.detach().numpy(), -np_logprob(z, ids), rtol=1e-12)
+    assert logits.grad is not None
+    assert np.allclose(logits.grad.numpy(), softmax - np.eye(9)[ids], atol=1e-12)
+
+
+def test_golden_sequence_sums_use_the_logits_one_position_before() -> None:
+    """labels[:, 1:] against logits[:, :-1]; an off-by-one gather gives other sums."""
+    (case,) = (c for c in GOLDEN["cases"] if c["id"] == "simpo/get_batch_logps")
+    logits = torch.tensor(GOLDEN["inputs"]["logits/base"]["student"], dtype=torch.float64)
+    mask, ids = torch.tensor(GOLDEN["inputs"]["mask"], dtype=torch.bool), torch.tensor(GOLDEN["inputs"]["ids"])
+
+    def sums(shift: int) -> list[float]:
+        row_N, position_N = mask[:, 1:].nonzero(as_tuple=True)
+        logp_N = token_logprobs(logits[row_N, position_N + shift], ids[row_N, position_N + 1])
+        return sequence_logprobs(logp_N, row_N, num_sequences=2).tolist()
+
+    assert sums(0) == pytest.approx(case["expected"]["sum"], rel=1e-6)
+    assert sums(1) != pytest.approx(case["expected"]["sum"], rel=1e-2)
+
+
+@pytest.mark.parametrize("bad", [[-100, 1], [0, 9]])
+def test_an_id_outside_the_vocabulary_is_an_error_not_a_mask(bad: list[int]) -> None:
+    with pytest.raises(ValueError, match="outside a vocabulary of 9"):
+        token_logprobs(torch.zeros(2, 9), torch.tensor(bad))
+
+
+def test_logprobs_are_float32_and_leave_padding_columns_out() -> None:
+    logits = torch.randn(4, 9).bfloat16()
+    ids = torch.tensor([0, 3, 6, 2])
+    value = token_logprobs(logits, ids, vocab=7)
+    assert value.dtype == torch.float32
+    assert torch.equal(value, token_logprobs(logits[:, :7], ids))
+    with pytest.raises(ValueError, match="do not match"):
+        token_logprobs(logits, ids[:2])
+
+
+# ---- DPO ----
+
+
+def pref() -> dict[str, Tensor]:
+    return {k: torch.tensor(v, dtype=torch.float64) for k, v in GOLDEN["inputs"]["pref_logps"].items()}
+
+
+@pytest.mark.parametrize("beta", [0.1, 0.5])
+def test_dpo_golden_values_and_gradients(beta: float) -> None:
+    (case,) = (c for c in GOLDEN["cases"] if c["id"] == f"dpo/beta{beta}/ls0.0")
+    p = pref()
+    for tensor in p.values():
+        tensor.requires_grad_()
+    loss = dpo(p["policy_chosen"], p["policy_rejected"], p["ref_chosen"], p["ref_rejected"], beta=beta).mean()
+    loss.backward()
+    assert loss.item() == pytest.approx(case["expected"]["loss"], rel=1e-6)
+    for side in ("chosen", "rejected"):
+        grad = p[f"policy_{side}"].grad
+        assert grad is not None and torch.allclose(grad, torch.tensor(case["expected"][f"grad_policy_{side}"]).double(), atol=1e-7)
+        assert p[f"ref_{side}"].grad is None
+
+
+def test_dpo_of_policy_equal_to_reference_is_log_two() -> None:
+    p = pref()
+    value = dpo(p["ref_chosen"], p["ref_rejected"], p["ref_chosen"], p["ref_rejected"], beta=0.1)
+    assert torch.equal(value, torch.full_like(value, math.log(2)))
+
+
+def test_label_smoothing_mixes_the_pair_with_its_swap() -> None:
+    p = pref()
+    right = dpo(p["policy_chosen"], p["policy_rejected"], p["ref_chosen"], p["ref_rejected"], beta=0.3)
+    swapped = dpo(p["policy_rejected"], p["policy_chosen"], p["ref_rejected"], p["ref_chosen"], beta=0.3)
+    smoothed = dpo(p["policy_chosen"], p["policy_rejected"], p["ref_chosen"], p["ref_rejected"], beta=0.3, label_smoothing=0.2)
+    assert torch.allclose(smoothed, 0.8 * right + 0.2 * swapped)
+    assert not torch.allclose(right, swapped)
+
+
+def test_a_sequence_without_tokens_is_an_error_not_log_two() -> None:
+    with pytest.raises(ValueError, match="without a response token"):
+        sequence_logprobs(torch.zeros(2), torch.tensor([0, 0]), num_sequences=2)
+
+
+# ---- reduction ----
+
+
+def part(values: Tensor, units: int) -> ChannelLoss:
+    return ChannelLoss(name="lm_ce", values=values, tokens=len(values), global_units=units)
+
+
+def test_the_mean_does_not_depend_on_how_the_step_is_cut() -> None:
+    """A mean per micro-batch, the known-wrong variant, does."""
+    values = torch.randn(10)
+    cuts = [values[:1], values[1:8], values[8:]]
+    whole = total_loss([part(values, 10)], {"lm_ce": 1.0})
+    assert torch.allclose(sum((total_loss([part(v, 10)], {"lm_ce": 1.0}) for v in cuts), torch.zeros(())), whole, atol=1e-6)
+    assert not torch.allclose(sum((total_loss([part(v, len(v))], {"lm_ce": 1.0}) for v in cuts), torch.zeros(())) / 3, whole, atol=1e-3)
+
+
+def test_an_empty_channel_is_zero_with_zero_gradient() -> None:
+    logits = torch.randn(0, 9, requires_grad=True)
+    loss = total_loss([part(lm_ce(logits, torch.zeros(0, dtype=torch.long)), 0)], {"lm_ce": 1.0})
+    loss.backward()
+    assert loss.item() == 0.0
+    assert total_loss([], {}).item() == 0.0
+
+
+def test_scales_divide_by_the_running_mean_or_not_at_all() -> None:
+    means = {name: RunningMean() for name in CHANNELS}
+    for norm in (1.0, 3.0, 0.0):
+        means["hint"].add(norm)
+    assert channel_scales({"lm_ce": 1.0, "hint": 3.0, "preference": 0.0}, means, balance="grad_norm") == {
+        "lm_ce": 1.0,
+        "hint": 1.5,
+        "preference": 0.0,
+    }
+    assert channel_scales({"hint": 3.0}, means, balance="none") == {"hint": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("weight", "inputs", "tokens", "grad_norm", "was_active", "status"),
+    [
+        (0.0, 5, 40, 1.0, True, "off"),
+        (1.0, 5, 40, 1e-12, False, "active"),
+        (1.0, 5, 40, 0.0, True, "dead"),
+        (1.0, 5, 0, 0.0, True, "starved"),
+        (1.0, 0, 0, 0.0, False, "starved"),
+        (1.0, 0, 0, 0.0, True, "exhausted"),
+    ],
+)
+def test_status(weight: float, inputs: int, tokens: int, grad_norm: float, was_active: bool, status: str) -> None:
+    assert channel_status(weight=weight, inputs=inputs, tokens=tokens, grad_norm=grad_norm, was_active=was_active) == status

@@ -1,0 +1,178 @@
+"""The scripts that CI trusts: each must be able to say no."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from scripts import capabilities, fetch_traces, mutants, run_tests, setup
+
+JUNIT = """<testsuites><testsuite>
+<testcase classname="tests.test_config" name="test_one"/>
+<testcase classname="tests.test_config" name="test_two[a]"/>
+<testcase classname="tests.test_config" name="test_gone"><skipped message="Skipped: set X"/></testcase>
+<testcase classname="tests.test_config" name="test_bad"><failure message="no"/></testcase>
+</testsuite></testsuites>"""
+
+
+@pytest.fixture
+def junit(tmp_path: Path) -> Path:
+    path = tmp_path / "junit.xml"
+    path.write_text(JUNIT, "utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("tests", "state"),
+    [
+        (["tests/test_config.py::test_one", "tests/test_config.py::test_two"], "works"),
+        (["tests/test_config.py::test_gone"], "not run here"),
+    ],
+)
+def test_a_capability_works_only_if_its_tests_ran(junit: Path, tests: list[str], state: str) -> None:
+    assert capabilities.status({"name": "x", "tests": tests}, capabilities.outcomes(junit))[0] == state
+
+
+@pytest.mark.parametrize(
+    "node", ["tests/test_config.py::test_bad", "tests/test_config.py::test_none", "tests/nowhere.py", "tests/test_config.py"]
+)
+def test_a_capability_whose_test_failed_or_is_not_there_is_an_error(junit: Path, node: str) -> None:
+    with pytest.raises(SystemExit):
+        capabilities.status({"name": "x", "tests": [node]}, capabilities.outcomes(junit))
+
+
+def test_the_table_tells_absent_and_not_run_apart() -> None:
+    rows = capabilities.table([{"name": "a", "absent": "next issue"}, {"name": "b", "not_run": "needs a GPU"}], {})
+    assert "| a | absent | next issue |" in rows and "| b | not run here | needs a GPU |" in rows
+
+
+def test_a_stale_readme_is_refused_and_a_rewritten_one_is_not(tmp_path: Path, junit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capabilities, "ROOT", tmp_path)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_config.py").touch()
+    (tmp_path / "capabilities.toml").write_text('[[capability]]\nname = "x"\ntests = ["tests/test_config.py::test_one"]\n', "utf-8")
+    readme = tmp_path / "README.md"
+    readme.write_text(f"# t\n{capabilities.BEGIN}\nold\n{capabilities.END}\nrest\n", "utf-8")
+    assert capabilities.main([str(junit), "--check"]) == 1
+    assert "old" in readme.read_text("utf-8")
+    assert capabilities.main([str(junit)]) == 0
+    assert "| x | works |" in readme.read_text("utf-8") and readme.read_text("utf-8").endswith("rest\n")
+    assert capabilities.main([str(junit), "--check"]) == 0
+
+
+def test_the_closing_line_counts_every_case(junit: Path) -> None:
+    assert run_tests.closing_line(junit) == "2 passed, 1 failed, 1 skipped"
+
+
+def test_coverage_is_taken_per_room(tmp_path: Path) -> None:
+    def summary(covered: int, total: int) -> dict[str, dict[str, int]]:
+        return {"summary": {"covered_lines": covered, "num_statements": total, "covered_branches": 0, "num_branches": 0}}
+
+    files = {"src/composer_replication/core/a.py": summary(9, 10), "src/composer_replication/data/x/b.py": summary(5, 10)}
+    (tmp_path / "c.json").write_text(json.dumps({"files": files}), "utf-8")
+    shares = run_tests.coverage_by_room(tmp_path / "c.json")
+    assert (shares["core"], shares["data"], shares["tokens"]) == (90.0, 50.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("requires", "count"),
+    [
+        (["filelock", "sympy>=1.13.3", 'optree; extra == "optree"'], 0),
+        (["filelock", 'nvidia-cublas-cu12==12.8; platform_system == "Linux"', "cuda-bindings>=12"], 2),
+        (['nvidia-extra; extra == "gpu"'], 0),
+    ],
+)
+def test_setup_recognises_a_cuda_build_by_what_it_needs(monkeypatch: pytest.MonkeyPatch, requires: list[str], count: int) -> None:
+    class Done:
+        returncode = 0
+        stdout = json.dumps({"install": [{"metadata": {"requires_dist": requires}}]})
+
+    monkeypatch.setattr(setup, "pip", lambda *a, **k: Done())
+    assert len(setup.cuda_packages("torch==2.13.0")) == count
+
+
+def test_setup_stops_before_cuda_packages_on_a_machine_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, ...]] = []
+    monkeypatch.setattr(setup, "pip", lambda *a, **k: calls.append(a))
+    monkeypatch.setattr(setup, "has_gpu", lambda: False)
+    monkeypatch.setattr(setup.sys, "platform", "linux")
+    monkeypatch.setattr(setup, "cuda_packages", lambda requirement: ["nvidia-cublas"] * 14)
+    for name in ("COMPOSER_TORCH_INDEX", "COMPOSER_TORCH_CUDA"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(SystemExit, match="COMPOSER_TORCH_INDEX"):
+        setup.install_torch()
+    assert calls == []
+    monkeypatch.setenv("COMPOSER_TORCH_INDEX", "file:///wheels")
+    setup.install_torch()
+    assert calls == [("install", "--quiet", "--index-url", "file:///wheels", setup.pinned("torch"))]
+
+
+def test_the_pins_are_exact_and_name_no_host(repository_root: Path) -> None:
+    for name in setup.PINS:
+        lines = [line for line in (repository_root / "requirements" / name).read_text("utf-8").splitlines() if line and line[0] != "#"]
+        assert lines and all(line.count("==") == 1 and "+" not in line and "://" not in line for line in lines)
+
+
+def test_a_file_with_another_hash_is_refused(tmp_path: Path) -> None:
+    entry = {"file": "a.jsonl", "path": "x/a.jsonl", "sha256": hashlib.sha256(b"right").hexdigest()}
+    fetch_traces.save(b"right", entry, into=tmp_path)
+    assert (tmp_path / "a.jsonl").read_bytes() == b"right"
+    with pytest.raises(SystemExit, match="refused"):
+        fetch_traces.save(b"wrong", {**entry, "file": "b.jsonl"}, into=tmp_path)
+    assert not (tmp_path / "b.jsonl").exists()
+
+
+def test_the_manifest_names_a_commit_and_hash_for_every_expected_file(repository_root: Path) -> None:
+    manifest = json.loads((repository_root / "tests" / "traces_manifest.json").read_text("utf-8"))
+    expected = json.loads((repository_root / "tests" / "traces_expected.json").read_text("utf-8"))
+    assert {f["file"] for f in manifest["files"]} == {e["file"] for e in expected}
+    assert all(len(f["commit"]) == 40 and len(f["sha256"]) == 64 and f["repository"].count("/") == 1 for f in manifest["files"])
+
+
+PATCH = """# why: the sum would be a product
+# test: tests/test_sum.py
+diff --git a/src/thing.py b/src/thing.py
+--- a/src/thing.py
++++ b/src/thing.py
+@@ -1,2 +1,2 @@
+ def add(a, b):
+-    return a + b
++    return a {operator} b
+"""
+
+
+@pytest.mark.parametrize(
+    ("operator", "told"), [("*", ""), ("+ 0 +", "SURVIVED"), ("* undefined_name *", "")], ids=["caught", "survives", "raises"]
+)
+def test_a_mutant_is_caught_or_reported(tmp_path: Path, operator: str, told: str) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "src" / "thing.py").write_text("def add(a, b):\n    return a + b\n", "utf-8")
+    (tmp_path / "tests" / "test_sum.py").write_text("import thing\n\n\ndef test_sum():\n    assert thing.add(2, 3) == 5\n", "utf-8")
+    patch = tmp_path / "one.patch"
+    patch.write_text(PATCH.replace("{operator}", operator), "utf-8")
+    mutant = mutants.read_mutant(patch)
+    assert mutants.baseline(tmp_path, [mutant]) == ""
+    problem = mutants.judge(tmp_path, mutant)
+    assert problem.startswith(told) and bool(problem) == bool(told)
+
+
+def test_a_patch_that_does_not_apply_or_says_nothing_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "thing.py").write_text("other = 1\n", "utf-8")
+    patch = tmp_path / "one.patch"
+    patch.write_text(PATCH, "utf-8")
+    assert "does not apply" in mutants.judge(tmp_path, mutants.read_mutant(patch))
+    patch.write_text(PATCH.split("\n", 1)[1], "utf-8")
+    assert "header" in mutants.baseline(tmp_path, [mutants.read_mutant(patch)])
+
+
+def test_every_committed_mutant_says_why_and_names_its_tests(repository_root: Path) -> None:
+    for path in sorted((repository_root / "tests" / "mutants").glob("*.patch")):
+        mutant = mutants.read_mutant(path)
+        assert mutant.why and mutant.tests, path.name
+        for node in mutant.tests:
+            assert (repository_root / node.split("::")[0]).exists(), f"{path.name}: {node}"

@@ -1,0 +1,166 @@
+"""Tiny tokenizers with each family's control tokens and official template, and random sessions to render with them."""
+
+from __future__ import annotations
+
+import random
+import unicodedata
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+from tokenizers import processors
+from transformers import PreTrainedTokenizerFast
+
+from composer_replication.core.trace import Block, Segment, Session, SourceRef, Text, Thinking, ToolCall, ToolResult, ToolSpec, Turn
+from composer_replication.tokens.hf import render_template
+from composer_replication.tokens.messages import conversation, tool_messages
+from composer_replication.tokens.renderer import Renderer
+from composer_replication.tokens.tiny_tokenizer import CHATML_PLAIN, CHATML_SPECIAL, QWEN_PATTERN, train_bpe
+
+TEMPLATES = Path(__file__).resolve().parent.parent / "fixtures" / "templates"
+LLAMA_SPECIAL = (
+    "<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|eom_id|>", "<|python_tag|>",
+)  # fmt: skip
+# family -> the fixtures whose template it stands for
+OFFICIAL = {
+    "qwen2.5": ("qwen2_5",),
+    "qwen3": ("qwen3",),
+    "qwen3-thinking": ("qwen3",),
+    "qwen3-2507": ("qwen3_instruct_2507",),
+    "llama3": ("llama3_1", "llama3_2"),
+}
+CASES = [(family, fixture) for family, fixtures in OFFICIAL.items() for fixture in fixtures]
+TOOLS = (
+    ToolSpec(name="Read", description="Read <|im_end|> a file.", parameters={"type": "object", "properties": {"p": {"type": "string"}}}),
+    ToolSpec(name="Bash"),
+)
+
+
+def official(fixture: str) -> str:
+    return (TEMPLATES / f"{fixture}.jinja").read_text(encoding="utf-8")
+
+
+@cache
+def corpus() -> tuple[str, ...]:
+    """Python source to train tokenizers on: this package's own."""
+    root = Path(__file__).resolve().parents[2] / "src" / "composer_replication"
+    return tuple(path.read_text(encoding="utf-8") for path in sorted((root / "core").glob("*.py")))
+
+
+@cache
+def chatml_tokenizer(*, plain: tuple[str, ...] = CHATML_PLAIN) -> Any:
+    """With Qwen3's added tokens; `plain` = the first two of them for Qwen2.5, which has no token for tool responses and think blocks."""
+    merged = ["a == b", "</tool_response>\n<tool_response>\n", "x.\n\ny\n\n\nz\n\n\n\n"] * 50
+    backend = train_bpe([*corpus(), *merged], vocab_size=900, special=CHATML_SPECIAL, plain=plain)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+
+
+@cache
+def llama_tokenizer() -> Any:
+    pattern = QWEN_PATTERN.replace(r"\p{N}| ?", r"\p{N}{1,3}| ?")
+    backend = train_bpe([*corpus(), "x.\n\n\n\nx.\n\n\n\n"], vocab_size=900, pattern=pattern, special=LLAMA_SPECIAL)
+    backend.normalizer = None
+    bos = "<|begin_of_text|>"
+    backend.post_processor = processors.TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, backend.token_to_id(bos))])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=bos, eos_token="<|eot_id|>", pad_token="<|end_of_text|>")
+
+
+@cache
+def renderer(family: str, fixture: str) -> Renderer:
+    """A renderer for a tokenizer that carries an official template; "auto" where that is what recognition gives."""
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(saved(fixture))
+    return Renderer.for_tokenizer(tokenizer, family="qwen3-thinking" if family == "qwen3-thinking" else "auto")
+
+
+@cache
+def saved(fixture: str) -> str:
+    """A folder as a hub model has it: the tokenizer with an official template, written and to be read back."""
+    import tempfile
+
+    qwen = chatml_tokenizer(plain=CHATML_PLAIN[:2]) if fixture == "qwen2_5" else chatml_tokenizer()
+    tokenizer = llama_tokenizer() if fixture.startswith("llama") else qwen
+    tokenizer.chat_template = official(fixture)
+    folder = tempfile.mkdtemp(prefix=f"tokenizer-{fixture}-")
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def plain(
+    render: Renderer, turns: list[Turn], *, tools: tuple[ToolSpec, ...] = (), prompt: bool = False, template: str | None = None
+) -> str:
+    """The rendering as apply_chat_template gives it: no marks, no shield."""
+    assert render.family is not None
+    items = conversation(turns, thinking=render.family.thinking == "kept")
+    messages = [message for item in items for message in item.messages]
+    text = partial(render_template, render.tokenizer, tools=tool_messages(tools), template=template or render.template)
+    return text(messages, add_generation_prompt=prompt)
+
+
+def read(render: Renderer, text: str) -> str:
+    """The text as the family's tokenizer reads it: Qwen's composes accents, Llama's does not."""
+    return text if render.family is not None and render.family.name == "llama3" else unicodedata.normalize("NFC", text)
+
+
+NASTY = (
+    "<|im_end|>", "<|im_start|>assistant\nSure", "</tool_response>", "</think>", "<think>x</think>", "<tool_call>\n{", "<|eot_id|>",
+    "<|endoftext|>",
+    "<|begin_of_text|>", "<|start_header_id|>system<|end_header_id|>\n\n", "<|im_", "end|>", "\n\nlead", "\n", "trail.\n", "   ", "}\n\n",
+    "e\u0301", "\u0301", "👩‍💻 日本語", "\ud83d", "\ue000\ue001", "don't", '"quoted"\\n', "a\tb\r\nc", "x" * 60, "12345",
+)  # fmt: skip
+TEXTS = st.one_of(st.sampled_from(NASTY), st.text(max_size=12), st.lists(st.sampled_from(NASTY), max_size=3).map(" ".join))
+ARGUMENTS = st.dictionaries(
+    TEXTS.filter(bool),
+    st.recursive(
+        st.one_of(TEXTS, st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False)),
+        lambda x: st.lists(x, max_size=2),
+        max_leaves=3,
+    ),
+    max_size=3,
+)
+
+
+@st.composite
+def turn_lists(draw: st.DrawFn, *, max_steps: int = 4, sampled: bool = False) -> list[Turn]:
+    """Turns of an agent session: parallel calls, results out of order, missing or interleaved with words, empty texts, thinking."""
+    turns: list[Turn] = []
+    if draw(st.booleans()):
+        turns.append(Turn(role="system", author="harness", blocks=(Text(draw(TEXTS)),)))
+    number = 0
+    for _ in range(draw(st.integers(1, 2))):
+        turns.append(Turn(role="user", author="human", blocks=(Text("Do: " + draw(TEXTS)),)))
+        for _ in range(draw(st.integers(1, max_steps))):
+            calls = [
+                ToolCall(f"c{number + i}", draw(st.sampled_from(["Read", "Bash", "Reed"])), draw(ARGUMENTS))
+                for i in range(draw(st.integers(0, 3)))
+            ]
+            number += len(calls)
+            blocks: list[Block] = [Thinking(t) for t in draw(st.lists(TEXTS, max_size=1))]
+            blocks += [Text(t) for t in draw(st.lists(TEXTS, max_size=2))]
+            turns.append(Turn(role="assistant", author=draw(st.sampled_from(["m1", "m2"])), blocks=(*blocks, *calls)))
+            answered = draw(st.permutations(calls))[: draw(st.integers(0, len(calls)))] if calls else []
+            results = [ToolResult(c.id, draw(TEXTS), draw(st.sampled_from([None, True, False]))) for c in answered]
+            if results and draw(st.booleans()):
+                turns.append(Turn(role="tool", author="environment", blocks=tuple(results)))
+            else:
+                turns += [Turn(role="tool", author="environment", blocks=(result,)) for result in results]
+            if draw(st.integers(0, 3)) == 0:
+                turns.append(Turn(role="user", author="human", blocks=(Text(draw(TEXTS)),)))
+    return turns
+
+
+def session_of(turns: list[Turn], *, name: str = "s1", tools: tuple[ToolSpec, ...] = (), **fields: Any) -> Session:
+    fields.setdefault("segments", (Segment(start=0, end=len(turns)),))
+    return Session(id=name, source=SourceRef(file="made.jsonl"), turns=tuple(turns), tools=tools, **fields)
+
+
+def long_turns(num_steps: int, *, seed: int = 7, words: int = 20, parallel: int = 2) -> list[Turn]:
+    """A long plain session: a human, then steps of one message with calls and their results."""
+    rng = random.Random(seed)
+    turns = [Turn(role="user", author="human", blocks=(Text("Please fix the failing test."),))]
+    for step in range(num_steps):
+        calls = tuple(ToolCall(f"c{step}-{i}", "Read", {"p": f"src/file_{rng.randrange(99)}.py"}) for i in range(rng.randint(1, parallel)))
+        body = " ".join(rng.choice(("import", "def", "return", "value", "None", "error")) for _ in range(words))
+        turns.append(Turn(role="assistant", author="m1", blocks=(Text(f"Step {step}."), *calls)))
+        turns += [Turn(role="tool", author="environment", blocks=(ToolResult(c.id, body),)) for c in calls]
+    return turns

@@ -1,0 +1,168 @@
+"""Our variants against the official templates, and how a family is recognised."""
+
+from __future__ import annotations
+
+import json
+import random
+from functools import partial
+from typing import Any
+
+import pytest
+
+from composer_replication.core.errors import RenderError
+from composer_replication.tokens.families import FAMILIES, recognise, template_sha256
+from composer_replication.tokens.hf import render_template
+from composer_replication.tokens.messages import tool_messages
+from composer_replication.tokens.renderer import Renderer
+from tests.tokens.students import CASES, TOOLS, chatml_tokenizer, llama_tokenizer, official, renderer
+
+Messages = list[dict[str, Any]]
+
+
+def random_messages(rng: random.Random, *, thinking: bool) -> Messages:
+    """Chat messages whose every text is unlike any other, so that a lost one cannot be mistaken for its twin."""
+    count = iter(range(1000))
+
+    def text() -> str:
+        kind = rng.randrange(8)
+        body = f"w{next(count)} é日 {{}}"
+        # four line breaks: more than any template writes, so a stripped one cannot hide behind the template's own
+        return {0: f"\n\n\n\n{body}", 1: f"{body}\n\n\n\n", 2: f"  {body}", 3: f'{body}\n"q"', 4: "" if rng.random() < 0.5 else body}.get(
+            kind, body
+        )
+
+    messages: Messages = [{"role": "system", "content": text()}] if rng.random() < 0.5 else []
+    messages.append({"role": "user", "content": f"u{next(count)}"})
+    for _ in range(rng.randint(1, 3)):
+        message: dict[str, Any] = {"role": "assistant", "content": text()}
+        if thinking and rng.random() < 0.7:
+            message["reasoning_content"] = text()
+        num_calls = rng.choice((0, 0, 1, 1, 1, 2))
+        if num_calls:
+            calls = [{"name": f"f{next(count)}", "arguments": {"k": f"a{next(count)}", "n": [1, None, True]}} for _ in range(num_calls)]
+            message["tool_calls"] = [{"type": "function", "function": call} for call in calls]
+            message["content"] = rng.choice(("", message["content"]))
+        if message["content"] or num_calls:
+            messages.append(message)
+            messages += [{"role": "tool", "name": "f", "content": text()} for _ in range(num_calls)]
+        if rng.random() < 0.3:
+            messages.append({"role": rng.choice(("user", "system")), "content": f"m{next(count)}"})
+    return messages
+
+
+def is_faithful(render: Any, messages: Messages) -> bool:
+    """Whether the official template preserves every prefix of this conversation and loses nothing of it."""
+    try:
+        full = render(messages)
+        for index, message in enumerate(messages):
+            if message["role"] == "assistant":
+                prompt, upto = render(messages[:index], add_generation_prompt=True), render(messages[: index + 1])
+                if not (upto.startswith(prompt) and full.startswith(upto)):
+                    return False
+    except RenderError:
+        return False
+    for message in messages:
+        texts = [message["content"], message.get("reasoning_content", "")]
+        for call in message.get("tool_calls", ()):
+            texts += [call["function"]["name"], call["function"]["arguments"]["k"]]
+        if message["role"] == "tool":
+            texts = [texts[0] if texts[0] in full else json.dumps(texts[0], ensure_ascii=False)]
+        if not all(text in full for text in texts):
+            return False
+    return True
+
+
+@pytest.mark.parametrize(("family", "fixture"), CASES)
+@pytest.mark.parametrize("tools", [(), TOOLS])
+def test_variant_is_the_official_template_wherever_that_one_is_faithful(family: str, fixture: str, tools: Any) -> None:
+    tokenizer = renderer(family, fixture).tokenizer
+    known = FAMILIES[family]
+    render = partial(render_template, tokenizer, tools=tool_messages(tools))
+    theirs = partial(render, template=official(fixture), **known.options)
+    rng = random.Random(f"{family}{fixture}")
+    faithful = 0
+    for _ in range(300):
+        messages = random_messages(rng, thinking=known.thinking == "kept")
+        if is_faithful(theirs, messages):
+            faithful += 1
+            assert render(messages, template=known.template) == theirs(messages)
+            assert render(messages, template=known.template, add_generation_prompt=True) == theirs(messages, add_generation_prompt=True)
+    assert faithful >= 15
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_variant_preserves_prefixes_and_text_always(family: str) -> None:
+    tokenizer = llama_tokenizer() if family == "llama3" else chatml_tokenizer()
+    render = partial(render_template, tokenizer, tools=tool_messages(TOOLS), template=FAMILIES[family].template)
+    rng = random.Random(11)
+    assert all(is_faithful(render, random_messages(rng, thinking=FAMILIES[family].thinking == "kept")) for _ in range(300))
+
+
+def test_the_official_qwen3_template_rewrites_history_and_ours_does_not() -> None:
+    messages = [
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": "two", "reasoning_content": "why"},
+        {"role": "user", "content": "three"},
+    ]
+    render = partial(render_template, chatml_tokenizer(), tools=None)
+    theirs, ours = partial(render, template=official("qwen3")), partial(render, template=FAMILIES["qwen3-thinking"].template)
+    assert not theirs(messages).startswith(theirs(messages[:2]))
+    assert ours(messages).startswith(ours(messages[:2]))
+
+
+def test_llama_keeps_text_beside_calls_several_calls_and_one_date() -> None:
+    call = {"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Both:", "tool_calls": [call, call]}]
+    text = render_template(llama_tokenizer(), messages, tools=None, template=FAMILIES["llama3"].template)
+    body = 'Both:\n{"name": "f", "parameters": {"a": 1}}\n{"name": "f", "parameters": {"a": 1}}<|eot_id|>'
+    assert text.endswith("<|start_header_id|>assistant<|end_header_id|>\n\n" + body)
+    assert "Today Date: 26 Jul 2024\n" in text
+    with pytest.raises(RenderError, match="only supports single tool-calls"):
+        render_template(llama_tokenizer(), messages, tools=None, template=official("llama3_1"))
+
+
+def test_tools_of_a_llama_conversation_without_a_user_message_stand_in_one_of_their_own() -> None:
+    messages = [{"role": "system", "content": "s"}, {"role": "assistant", "content": "well"}]
+    text = render_template(llama_tokenizer(), messages, tools=tool_messages(TOOLS), template=FAMILIES["llama3"].template)
+    assert text.count('"name": "Read"') == 1
+    assert text.index('"name": "Read"') < text.index("<|start_header_id|>assistant")
+
+
+@pytest.mark.parametrize(("family", "fixture"), CASES)
+def test_a_family_is_recognised_by_text_and_by_what_it_renders(family: str, fixture: str) -> None:
+    expected = "qwen3" if family == "qwen3-thinking" else family
+    tokenizer = renderer(family, fixture).tokenizer
+    render = partial(render_template, tokenizer)
+    by_text = recognise("\n" + official(fixture) + "\n", render)
+    edited = "{#- a comment that no list of hashes knows -#}" + official(fixture)
+    by_rendering = recognise(edited, render)
+    assert template_sha256(edited) not in {s for f in FAMILIES.values() for s in f.sha256}
+    assert by_text is by_rendering is FAMILIES[expected]
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_our_own_variants_are_recognised(family: str) -> None:
+    tokenizer = llama_tokenizer() if family == "llama3" else chatml_tokenizer()
+    assert recognise(FAMILIES[family].template, partial(render_template, tokenizer)) is FAMILIES[family]
+
+
+def test_another_template_is_not_mistaken_for_a_family() -> None:
+    other = official("qwen2_5").replace("<tool_call>\\n{", "<call>\\n{")
+    assert recognise(other, partial(render_template, chatml_tokenizer())) is None
+
+
+def test_a_tokenizer_without_the_family_s_tokens_is_refused_by_name() -> None:
+    with pytest.raises(RenderError, match=r"no token '<\|eot_id\|>', which the llama3 template writes"):
+        Renderer.for_tokenizer(chatml_tokenizer(), family="llama3")
+
+
+def test_an_unknown_family_and_a_missing_template_say_which_there_are() -> None:
+    with pytest.raises(RenderError, match=r"unknown template family 'qwen4'.*qwen2\.5, qwen3"):
+        Renderer.for_tokenizer(chatml_tokenizer(), family="qwen4")
+    tokenizer = chatml_tokenizer()
+    before, tokenizer.chat_template = tokenizer.chat_template, None
+    try:
+        with pytest.raises(RenderError, match="has no chat template"):
+            Renderer.for_tokenizer(tokenizer)
+    finally:
+        tokenizer.chat_template = before

@@ -1,0 +1,34 @@
+"""The held-out split: by repository or session, by hash, the same every time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from composer_replication.core.config.data import HeldOutSettings
+from composer_replication.core.trace import Parent
+from composer_replication.tokens.split import is_held_out, split_unit
+from tests.tokens.students import long_turns, session_of
+
+SESSIONS = [replace(session_of(long_turns(1), name=f"s{i}"), repository=f"acme/r{i % 200}") for i in range(1000)]
+
+
+def test_a_fraction_of_the_repositories_is_held_out_whole() -> None:
+    by_repository = HeldOutSettings(by="repository", fraction=0.25)
+    held = {s.repository for s in SESSIONS if is_held_out(s, settings=by_repository)}
+    kept = {s.repository for s in SESSIONS if not is_held_out(s, settings=by_repository)}
+    assert not held & kept and 30 < len(held) < 70
+    assert held <= {s.repository for s in SESSIONS if is_held_out(s, settings=HeldOutSettings(fraction=0.5))}
+
+
+def test_by_session_splits_sessions() -> None:
+    held = [s.id for s in SESSIONS if is_held_out(s, settings=HeldOutSettings(by="session", fraction=0.25))]
+    assert 200 < len(held) < 300
+    assert not any(is_held_out(s, settings=HeldOutSettings(fraction=0.0)) for s in SESSIONS)
+
+
+def test_a_subagent_stays_with_its_session_and_a_session_without_repository_with_its_folder() -> None:
+    child = replace(SESSIONS[0], id="child", parent=Parent(session_id="s0", call_id=None))
+    assert split_unit(child, by="session") == "s0" and split_unit(child, by="repository") == "acme/r0"
+    homeless = replace(SESSIONS[0], repository="")
+    assert split_unit(replace(homeless, cwd="/w"), by="repository") == "/w"
+    assert split_unit(homeless, by="repository") == "s0"

@@ -1,0 +1,150 @@
+"""Sampler, health, learning rate, watch list: the parts that need no model."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from composer_replication.core.config.train import TrainSettings
+from composer_replication.core.errors import StoppedError
+from composer_replication.losses.channel import CHANNELS
+from composer_replication.training.health import ChannelStep, Health
+from composer_replication.training.identity import data_sha256, weights_sha256
+from composer_replication.training.optimiser import learning_rate, make_optimiser
+from composer_replication.training.sampler import Sampler, share
+from composer_replication.training.watch import watched
+from tests.training.small_student import make_example, make_pair, small_model
+
+# ---- sampler ----
+
+
+@settings(max_examples=80, deadline=None)
+@given(hinted=st.integers(0, 7), plain=st.integers(0, 9), batch=st.integers(1, 12), pairs=st.integers(0, 9), seed=st.integers(0, 99))
+def test_every_step_has_every_stratum_without_replacement(hinted: int, plain: int, batch: int, pairs: int, seed: int) -> None:
+    if hinted + plain == 0:
+        return
+    examples = [make_example(i, hints=1) for i in range(hinted)] + [make_example(100 + i, hints=0) for i in range(plain)]
+    sampler = Sampler(examples=examples, pairs=[make_pair(i) for i in range(pairs)], batch_examples=batch, seed=seed)
+    steps = [sampler.step(k) for k in range(12)]
+    size = min(batch, hinted + plain)
+    for drawn, drawn_pairs in steps:
+        assert len(drawn) == size
+        if size > 1 and hinted and plain:
+            assert 0 < sum(bool(e.hints) for e in drawn) < size
+        assert (len(drawn_pairs) > 0) == (pairs > 0)
+    for stratum, count in ((True, hinted), (False, plain)):
+        order = [e.id for drawn, _ in steps for e in drawn if bool(e.hints) == stratum]
+        for start in range(0, len(order) - count + 1, count) if count else ():
+            assert len(set(order[start : start + count])) == count  # each pass holds each example once
+    assert [e.id for e in sampler.step(5)[0]] == [e.id for e in steps[5][0]]  # a function of the step alone
+
+
+def test_one_example_a_step_takes_turns_and_begins_with_a_hint() -> None:
+    examples = [make_example(0, hints=1), *(make_example(i, hints=0) for i in (1, 2, 3))]
+    drawn = [Sampler(examples=examples, batch_examples=1, seed=1).step(k)[0][0] for k in range(8)]
+    assert [bool(e.hints) for e in drawn] == [True, False, False, False, True, False, False, False]
+    assert Counter(e.id for e in drawn) == {"e0": 2, "e1": 2, "e2": 2, "e3": 2}
+
+
+def test_pairs_alone_and_pairs_in_proportion() -> None:
+    pairs = [make_pair(i) for i in range(6)]
+    examples, alone = Sampler(examples=[], pairs=pairs, batch_examples=4, seed=0).step(0)
+    assert examples == [] and len({p.id for p in alone}) == 4
+    _, drawn = Sampler(examples=[make_example(i) for i in range(12)], pairs=pairs, batch_examples=4, seed=0).step(0)
+    assert len(drawn) == 2
+
+
+def test_seeds_and_passes_differ() -> None:
+    examples = [make_example(i, hints=0) for i in range(8)]
+    orders = [[e.id for e in Sampler(examples=examples, batch_examples=8, seed=s).step(k)[0]] for s, k in ((1, 0), (1, 1), (2, 0))]
+    assert orders[0] != orders[1] != orders[2] != orders[0]
+
+
+def test_ranks_share_a_step_without_overlap() -> None:
+    parts = [share(list(range(7)), rank=rank, world=3) for rank in range(3)]
+    assert sorted(item for part in parts for item in part) == list(range(7))
+
+
+# ---- health ----
+
+
+def seen(inputs: int = 1, tokens: int = 5, grad_norm: float = 1.0) -> ChannelStep:
+    return ChannelStep(inputs=inputs, tokens=tokens, loss=1.0, grad_norm=grad_norm)
+
+
+GOOD = {name: seen() for name in CHANNELS}
+
+
+def test_a_streak_warns_once_and_stops_at_its_length() -> None:
+    health = Health(weights=dict.fromkeys(CHANNELS, 1.0), max_bad_steps=3)
+    warned = []
+    for step in range(1, 4):
+        statuses = health.observe({**GOOD, "hint": seen(grad_norm=0.0)})
+        warned += health.warnings(statuses)
+        if step < 3:
+            health.check(statuses, step=step)
+    assert [(w["channel"], w["status"]) for w in warned] == [("hint", "dead")] and "weight = 0" in warned[0]["fix"]
+    with pytest.raises(StoppedError, match="hint was dead at step 3, 3 steps in a row"):
+        health.check(statuses, step=3)
+
+
+def test_a_good_step_ends_the_streak_and_dead_counts_with_starved() -> None:
+    health = Health(weights=dict.fromkeys(CHANNELS, 1.0), max_bad_steps=2)
+    for bad in (seen(grad_norm=0.0), seen(), seen(tokens=0)):
+        statuses = health.observe({**GOOD, "lm_ce": bad})
+        health.check(statuses, step=1)
+    with pytest.raises(StoppedError, match="lm_ce was dead"):
+        health.check(health.observe({**GOOD, "lm_ce": seen(grad_norm=0.0)}), step=2)
+
+
+def test_state_survives_a_resume() -> None:
+    health = Health(weights=dict.fromkeys(CHANNELS, 1.0), max_bad_steps=9)
+    health.observe(GOOD)
+    health.observe({**GOOD, "hint": seen(tokens=0)})
+    other = Health(weights=dict.fromkeys(CHANNELS, 1.0), max_bad_steps=9)
+    other.restore(health.state())
+    assert (
+        (other.was_active, other.bad_steps)
+        == (health.was_active, health.bad_steps)
+        == (
+            dict.fromkeys(CHANNELS, True),
+            {"lm_ce": 0, "hint": 1, "preference": 0},
+        )
+    )
+
+
+# ---- optimiser, identity, watch ----
+
+
+def test_the_rate_rises_then_falls_in_straight_lines() -> None:
+    plan = TrainSettings(steps=12, warmup_steps=4, learning_rate=8.0)
+    assert [learning_rate(plan, step) for step in range(12)] == [2, 4, 6, 8, 8, 7, 6, 5, 4, 3, 2, 1]
+    assert learning_rate(TrainSettings(steps=2, warmup_steps=0, learning_rate=1.0), 0) == 1.0
+    assert learning_rate(TrainSettings(steps=2, warmup_steps=5, learning_rate=1.0), 1) == pytest.approx(0.4)
+
+
+def test_weight_decay_is_for_matrices() -> None:
+    optimiser = make_optimiser(small_model(), TrainSettings(weight_decay=0.1))
+    assert [(g["weight_decay"], {p.ndim for p in g["params"]}) for g in optimiser.param_groups] == [(0.1, {2}), (0.0, {1})]
+
+
+def test_hashes_see_every_token_and_every_bit() -> None:
+    examples, pairs = [make_example(0), make_example(1)], [make_pair(0)]
+    assert data_sha256(examples, pairs) == data_sha256(list(examples), pairs) != data_sha256(examples[::-1], pairs)
+    assert data_sha256(examples, pairs) != data_sha256(examples, [])
+    model = small_model()
+    before = weights_sha256(model)
+    with torch.no_grad():
+        next(model.parameters())[0, 0] += 1e-6
+    assert weights_sha256(model) != before == weights_sha256(small_model())
+    assert weights_sha256(model.bfloat16())
+
+
+def test_watched_sites_take_kinds_in_turn() -> None:
+    examples = [make_example(i, hints=1) for i in range(20)]
+    assert [e.id for e in watched(examples, num_sites=3)] == ["e0", "e1", "e2"]
+    assert watched([make_example(0, hints=0)]) == []

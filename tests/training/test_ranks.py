@@ -1,0 +1,64 @@
+"""Two processes over gloo on this machine do what one does, also where a rank lacks a channel or everything."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from composer_replication.core.rundir import RunDir
+from tests.training.child import RANKS, ranked_run
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.mark.parametrize("case", RANKS)
+def test_two_ranks_equal_one(case: str, tmp_path: Path, repository_root: Path) -> None:
+    both, alone = tmp_path / "both", tmp_path / "alone"
+    shared = {
+        **os.environ,
+        "ACCELERATE_USE_CPU": "true",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, "-m", "tests.training.child", str(both), case]
+    ranks = [
+        subprocess.Popen(command, cwd=repository_root, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)
+    ]
+    ranked_run(alone, case)
+    try:
+        assert [process.wait(timeout=120) for process in ranks] == [0, 0]
+    finally:
+        for process in ranks:
+            process.kill()
+    lines, expected = (RunDir(folder / "runs" / "r").metrics() for folder in (both, alone))
+    assert len(lines) == len(expected) == 3
+    for line, reference in zip(lines, expected, strict=True):
+        assert line.keys() == reference.keys()
+        for key, value in reference.items():
+            if key not in ("t", "step_s"):
+                assert close(line[key], value), (key, line[key], value)
+    first, second, single = (load_file(str(p)) for p in (*sorted(both.glob("weights_*")), alone / "weights_0.safetensors"))
+    for name, tensor in single.items():
+        assert torch.equal(first[name], second[name])  # the ranks never drift apart
+        assert torch.allclose(first[name], tensor, atol=2e-5), name
+    (start,) = (e for e in RunDir(both / "runs" / "r").events() if e["kind"] == "start")
+    assert start["ranks"] == 2 and not list((both / "other").rglob("metrics.jsonl"))  # only the main rank writes
+
+
+def close(a: Any, b: Any) -> bool:
+    return a == pytest.approx(b, rel=1e-4, abs=1e-7) if isinstance(b, float) else a == b

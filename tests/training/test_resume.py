@@ -1,0 +1,119 @@
+"""kill -9 and resume: the rest of the run is the same bit by bit; what does not fit the checkpoint is refused."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from composer_replication.core.errors import ConfigError, DataError
+from composer_replication.core.rundir import RunDir
+from composer_replication.training.checkpoint import load_tensors, read_state
+from composer_replication.training.loop import train
+from composer_replication.training.optimiser import make_optimiser
+from tests.training.child import KILL_STEP, resume_run
+from tests.training.small_student import make_config, make_example, make_run, make_student
+
+EXAMPLES = [make_example(i, length=20 + 3 * i, hints=i % 2) for i in range(6)]
+
+
+def same(line: dict[str, Any]) -> dict[str, Any]:
+    """A metrics line without what time and launch put into it."""
+    return {k: v for k, v in line.items() if k not in ("t", "step_s", "attempt")}
+
+
+def test_a_killed_run_resumes_bit_by_bit(tmp_path: Path, repository_root: Path) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        command = [sys.executable, "-m", "tests.training.child", str(tmp_path / "killed"), "kill"]
+        ended = subprocess.run(command, cwd=repository_root, timeout=120, check=False)
+        assert ended.returncode == -signal.SIGKILL
+        killed = RunDir(tmp_path / "killed" / "runs" / "r")
+        assert killed.info()["state"] == "running" and len(killed.metrics()) == KILL_STEP
+        assert [step for step, _ in killed.checkpoints()] == [2, 4]
+        (killed.checkpoints_dir / ".step_000006.part").mkdir()  # what a kill during a checkpoint leaves
+
+        whole, student = resume_run(tmp_path / "whole")
+        resumed, other = resume_run(tmp_path / "killed", resume=True)
+    finally:
+        torch.set_num_threads(threads)
+    assert [same(line) for line in killed.metrics()] == [same(line) for line in whole.run.metrics()]
+    assert all(torch.equal(a, b) for a, b in zip(student.model.parameters(), other.model.parameters(), strict=True))
+    assert killed.info()["state"] == "done" and killed.info()["attempts"] == 2 and resumed.steps == 8
+    assert [(e["kind"], e["step"]) for e in killed.events() if e["kind"] == "resume"] == [("resume", 4)]
+    attempts = [json.loads(text)["attempt"] for text in killed.metrics_jsonl.read_text(encoding="utf-8").splitlines()]
+    assert attempts == [1] * 5 + [2] * 4  # step 5 ran twice
+    assert killed.tokens(8).read_bytes() == whole.run.tokens(8).read_bytes()
+    assert not list(killed.checkpoints_dir.glob(".*")) and [s for s, _ in killed.checkpoints()] == [4, 6, 8]
+
+
+def finished(folder: Path, **train_settings: Any) -> RunDir:
+    config = make_config(**train_settings)
+    run = make_run(folder, config)
+    train(config, student=make_student(), examples=EXAMPLES, run=run)
+    return run
+
+
+def test_changed_settings_are_shown_and_refused_unless_accepted(tmp_path: Path) -> None:
+    run = finished(tmp_path, steps=2)
+    longer = make_config(steps=3, learning_rate=5e-4)
+    with pytest.raises(ConfigError, match=r"train.learning_rate: 0.001 -> 0.0005; train.steps: 2 -> 3"):
+        train(longer, student=make_student(), examples=EXAMPLES, run=run, resume=True)
+    assert run.info()["state"] == "crashed"
+    result = train(longer, student=make_student(), examples=EXAMPLES, run=run, resume=True, accept_changes=True)
+    assert result.steps == 3 and [line["step"] for line in run.metrics()] == [1, 2, 3]
+    assert run.resolved()["train"]["steps"] == 3
+    (event,) = (e for e in run.events() if e["kind"] == "resume")
+    assert event["changed"] == ["train.learning_rate: 0.001 -> 0.0005", "train.steps: 2 -> 3"]
+
+
+def test_other_data_or_another_start_are_refused(tmp_path: Path) -> None:
+    run = finished(tmp_path, steps=2)
+    with pytest.raises(DataError, match="examples or pairs are not those"):
+        train(make_config(steps=2), student=make_student(), examples=EXAMPLES[:-1], run=run, resume=True)
+    with pytest.raises(DataError, match="start weights are not those"):
+        train(make_config(steps=2), student=make_student(seed=1), examples=EXAMPLES, run=run, resume=True)
+
+
+def test_a_finished_run_resumes_to_nothing(tmp_path: Path) -> None:
+    run = finished(tmp_path, steps=2)
+    before = run.metrics()
+    result = train(make_config(steps=2), student=make_student(), examples=EXAMPLES, run=run, resume=True)
+    assert run.metrics() == before and result.steps == 2 and result.statuses["hint"] == "active"
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path) -> None:
+    config = make_config(steps=2)
+    run = make_run(tmp_path, config)
+    run.add_metrics({"step": 1, "loss": 9.0})
+    train(config, student=make_student(), examples=EXAMPLES, run=run, resume=True)
+    assert [line["loss"] != 9.0 for line in run.metrics()] == [True, True]
+
+
+def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+    run = finished(tmp_path, steps=7, checkpoint_every=1, keep_checkpoints=2)
+    assert [step for step, _ in run.checkpoints()] == [6, 7]
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    run = finished(tmp_path, steps=2)
+    folder = run.checkpoint(2)
+    student = make_student(family="llama")
+    with pytest.raises(DataError, match="another model"):
+        load_tensors(folder, student=student, optimiser=make_optimiser(student.model, make_config().train))
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(DataError, match=r"no weights model\.safetensors"):
+        train(make_config(steps=2), student=make_student(), examples=EXAMPLES, run=run, resume=True)
+    (folder / "trainer.json").write_text('{"schema": 99}', encoding="utf-8")
+    with pytest.raises(DataError, match="checkpoint schema 99"):
+        read_state(folder)
+    (folder / "trainer.json").unlink()
+    with pytest.raises(DataError, match="no trainer state"):
+        read_state(folder)
