@@ -153,7 +153,7 @@ class LogWriter:
             block["is_error"] = call.is_error
         content = [block, {"type": "text", "text": call.beside}] if call.beside else [block]
         outcome = f"Error: {call.result}" if call.is_error else {"type": "text"}
-        extra = {"sourceToolAssistantUUID": owner} if self.era >= (2, 1, 10) else {}
+        extra: dict[str, Any] = {"sourceToolAssistantUUID": owner} if self.era >= (2, 1, 10) else {}
         self.record("user", parent=owner, message={"role": "user", "content": content}, toolUseResult=outcome, **extra)
 
     def synthetic(self, text: str, *, api_error: bool = False) -> None:
@@ -167,7 +167,7 @@ class LogWriter:
 
     def attachment(self, payload: Mapping[str, Any], *, rendered: str = "") -> None:
         """An attachment record (from 2.1.202 on); `rendered` as the newest era keeps it."""
-        extra = {"rendered": [{"content": rendered}]} if rendered else {}
+        extra: dict[str, Any] = {"rendered": [{"content": rendered}]} if rendered else {}
         self.record("attachment", attachment=dict(payload), **extra)
 
     # ---- files -------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@
     tests = ["tests/data/ingestion/test_claude_code.py::test_eras"]     # works: all of them passed
     # or: not_run = "needs a GPU"    or: absent = "next issue"
 
-A test that is named and does not exist, or failed, is an error; one that was skipped makes the row "not run here".
+A test that is named and does not exist, or failed, is an error; one case that was skipped makes the row "not run here".
 With --check nothing is written, and a README that differs is an error.
 """
 
@@ -56,7 +56,7 @@ def status(entry: dict[str, object], results: dict[str, dict[str, str]]) -> tupl
         if "failed" in cases.values():
             raise SystemExit(f"capabilities: {entry['name']}: {node} failed")
         reasons = [reason for reason in cases.values() if reason]
-        if len(reasons) == len(cases):
+        if reasons:
             return "not run here", reasons[0]
     return "works", "<br>".join(f"`{node}`" for node in tests)
 

@@ -1,6 +1,6 @@
 """Write docs/cli.md: the help of every verb, as `recompose` prints it.
 
-    python scripts/docs_cli.py [--check]
+python scripts/docs_cli.py [--check]
 """
 
 from __future__ import annotations

@@ -6,10 +6,15 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test reaches for a hub
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: threads of two test processes would wait for each other
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# How long an input takes to make says more about what else the machine does than about the code; CI repeats the same inputs.
+settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=bool(os.environ.get("CI")))
+settings.load_profile("here")
 
 TRACES_VARIABLE = "COMPOSER_REPLICATION_TRACES"
 

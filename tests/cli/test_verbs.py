@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from composer_replication.cli.console import Screen
 from composer_replication.cli.main import VERBS
 from composer_replication.cli.problems import describe
 from composer_replication.core.config.load import load_config
@@ -19,11 +20,13 @@ from composer_replication.core.config.root import Config
 from composer_replication.core.errors import DataError, StoppedError
 from composer_replication.tokens.artefact import write_dataset
 from composer_replication.tokens.example import TrainingExample
+from tests.cli.test_ingest import log_lines
 from tests.cli.workspace import HOSTILE, files, fill, recompose, session
 
 NO_TORCH = """
 import sys
 sys.modules.update(dict.fromkeys(("torch", "transformers", "accelerate", "peft", "tokenizers", "safetensors", "numpy", "jinja2")))
+from composer_replication.cli.console import Screen
 from composer_replication.cli.main import run
 sys.exit(run(sys.argv[1:]))
 """
@@ -163,9 +166,16 @@ def test_the_installed_command_runs_and_a_closed_pipe_is_no_error(tmp_path: Path
     assert "sess-aaaa" in done.stdout and done.stderr == ""
 
 
-def on_a_terminal(*argv: str, cwd: Path, **environ: str) -> str:
-    """What a command writes to a real terminal (a pseudo-terminal of 100 columns)."""
+def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
+    Screen(json=True).result({"lift": float("nan"), "rows": [{"low": float("-inf")}, 1.5]})
+    told = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert told == {"lift": None, "rows": [{"low": None}, 1.5]}
+
+
+def on_a_terminal(*argv: str, cwd: Path, typed: str = "", **environ: str) -> str:
+    """What a command writes to a real terminal (a pseudo-terminal of 100 columns); `typed` is what the user types."""
     master, slave = pty.openpty()
+    os.write(master, typed.encode())
     env = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")} | {
         "TERM": "xterm-256color",
         "COLUMNS": "100",
@@ -193,6 +203,16 @@ def test_colour_on_a_terminal_unless_no_color(tmp_path: Path) -> None:
     assert "\x1b[" in on_a_terminal("show", "site", "s001", cwd=tmp_path)
     plain = on_a_terminal("show", "site", "s001", cwd=tmp_path, NO_COLOR="1")
     assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", plain) and "seen only by the teacher" in plain
+
+
+@pytest.mark.parametrize(("typed", "sessions"), [("n\n", 0), ("\n", 0), ("y\n", 1)])
+def test_the_default_folder_is_read_only_after_a_yes(tmp_path: Path, typed: str, sessions: int) -> None:
+    projects = tmp_path / "claude" / "projects"
+    projects.mkdir(parents=True)
+    (projects / "one.jsonl").write_text("\n".join(log_lines()) + "\n", "utf-8")
+    text = on_a_terminal("ingest", cwd=tmp_path, typed=typed, CLAUDE_CONFIG_DIR=str(tmp_path / "claude"))
+    assert "[y/N]" in text
+    assert (tmp_path / "recompose" / "sessions.jsonl").exists() == bool(sessions), text
 
 
 def test_the_log_s_own_escape_codes_do_not_reach_a_terminal(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ class Avoider(nn.Module):
 class _Seen(nn.Module):
     """The hidden state at t says which tokens stand at 0..t."""
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, use_cache: bool) -> Any:
+    def forward(self, input_ids: Tensor, use_cache: bool) -> Any:
         seen = nn.functional.one_hot(input_ids, VOCAB).cumsum(1).clamp(max=1).float()
         return SimpleNamespace(last_hidden_state=seen)
 

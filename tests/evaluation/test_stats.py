@@ -24,7 +24,7 @@ def test_one_cluster_says_nothing() -> None:
 
 def test_a_threshold_is_passed_by_the_whole_interval() -> None:
     interval = bootstrap_mean([1.0, 1.2, 1.4], ["a", "b", "c"], seed=0)
-    assert interval.excludes_up_to(0.9) and not interval.excludes_up_to(1.2)
+    assert interval.excludes_up_to(0.5) and not interval.excludes_up_to(1.2)
     assert not bootstrap_mean([0.0, 0.0], ["a", "b"], seed=0).excludes_up_to(0.0)
 
 
@@ -43,6 +43,17 @@ def test_clusters_are_needed_for_the_interval_to_cover() -> None:
             assert interval.low is not None and interval.high is not None
             covered[name] += interval.low <= 0.0 <= interval.high
     assert covered["session"] >= 0.86 * 120 and covered["site"] <= 0.7 * 120
+
+
+@pytest.mark.parametrize("k", [2, 3, 5, 9])
+def test_few_clusters_still_cover(k: int) -> None:
+    """Percentiles alone would exclude the truth half of the time with two clusters, a quarter of it with three."""
+    rng, covered = random.Random(k), 0
+    for trial in range(150):
+        interval = bootstrap_mean([rng.gauss(0, 1) for _ in range(k)], list(range(k)), seed=trial, resamples=200)
+        assert interval.low is not None and interval.high is not None
+        covered += interval.low <= 0.0 <= interval.high
+    assert covered >= 0.88 * 150
 
 
 def test_nothing_to_average_is_an_error() -> None:

@@ -76,9 +76,22 @@ FAMILIES = ("llama", "llama with a biased head", "gemma2 with a soft cap", "gran
 def test_projected_hidden_states_are_the_models_own_logits(family: str) -> None:
     model = model_of(family).eval()
     ids_BT = torch.tensor([[3, 4, 5, 6], [7, 8, 9, 9]])
-    hidden_BTD = final_hidden(model, ids_BT, torch.ones_like(ids_BT))
+    hidden_BTD = final_hidden(model, ids_BT)
     assert torch.allclose(project(model, hidden_BTD[1]), model(input_ids=ids_BT).logits[1], atol=1e-5)
     check_projection(model)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_padding_on_the_right_reaches_no_token(family: str) -> None:
+    """Without a mask: whatever stands behind a row's end, its hidden states are those of the row alone and of a masked forward."""
+    model = model_of(family).eval()
+    ids_BT = torch.tensor([[3, 4, 5, 6, 7, 8], [7, 8, 9, 0, 0, 0], [7, 8, 9, 2, 29, 5]])
+    hidden_BTD = final_hidden(model, ids_BT)
+    mask_BT = torch.tensor([[1] * 6, [1, 1, 1, 0, 0, 0], [1] * 6])
+    masked_BTD = decoder_of(model)(input_ids=ids_BT, attention_mask=mask_BT, use_cache=False).last_hidden_state
+    assert torch.equal(hidden_BTD[1, :3], hidden_BTD[2, :3])
+    assert torch.allclose(hidden_BTD[1, :3], masked_BTD[1, :3], atol=1e-6)
+    assert torch.allclose(hidden_BTD[1, :3], final_hidden(model, ids_BT[1:2, :3])[0], atol=1e-6)
 
 
 def test_a_model_with_an_unknown_step_behind_its_head_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +124,7 @@ def test_rows_in_parts_give_the_same_predictors() -> None:
     row_N, position_N = torch.tensor([0, 1, 1, 3, 4, 4]), torch.tensor([3, 1, 8, 8, 2, 4])
     results = [predictors(model, ids_BT, lengths_B, row_N=row_N, position_N=position_N, max_tokens=limit) for limit in (1, 10, 20, 1000)]
     for row, position, *found in zip(row_N, position_N, *results, strict=True):
-        alone = final_hidden(model, ids_BT[row : row + 1, :position], torch.ones(1, int(position), dtype=torch.long))[0, -1]
+        alone = final_hidden(model, ids_BT[row : row + 1, :position])[0, -1]
         assert all(torch.allclose(state, alone, atol=1e-5) for state in found)
 
 
@@ -180,24 +193,23 @@ def test_lora_starts_as_no_change_and_comes_back_from_disk(tokenizer: Any, tmp_p
     settings = StudentSettings(lora=LoraSettings(rank=2, alpha=4))
     student = load_student(settings, tokenizer=tokenizer, seed=5)
     ids_BT = torch.tensor([[3, 4, 5, 6]])
-    ones = torch.ones_like(ids_BT)
-    plain = final_hidden(make_tiny(tokenizer, seed=5).eval(), ids_BT, ones)
+    plain = final_hidden(make_tiny(tokenizer, seed=5).eval(), ids_BT)
     with scoring(student.model):
-        assert torch.equal(final_hidden(student.model, ids_BT, ones), plain)
+        assert torch.equal(final_hidden(student.model, ids_BT), plain)
     with torch.no_grad():
         for name, p in student.model.named_parameters():
             if "lora_B" in name:
                 p.add_(0.1)
     with scoring(student.model):
-        moved = final_hidden(student.model, ids_BT, ones)
+        moved = final_hidden(student.model, ids_BT)
     with scoring(student.model, adapters=False):
-        assert torch.equal(final_hidden(student.model, ids_BT, ones), plain)
+        assert torch.equal(final_hidden(student.model, ids_BT), plain)
     assert not torch.allclose(moved, plain)
     save_student(student, tmp_path / "adapter")
     fresh = load_student(settings, tokenizer=tokenizer, seed=5)
     load_weights(fresh, tmp_path / "adapter")
     with scoring(fresh.model):
-        assert torch.equal(final_hidden(fresh.model, ids_BT, ones), moved)
+        assert torch.equal(final_hidden(fresh.model, ids_BT), moved)
 
 
 def test_weights_of_another_model_are_refused(tokenizer: Any, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ def junit(tmp_path: Path) -> Path:
     [
         (["tests/test_config.py::test_one", "tests/test_config.py::test_two"], "works"),
         (["tests/test_config.py::test_gone"], "not run here"),
+        (["tests/test_config.py::test_one", "tests/test_config.py::test_gone"], "not run here"),
     ],
 )
 def test_a_capability_works_only_if_its_tests_ran(junit: Path, tests: list[str], state: str) -> None:

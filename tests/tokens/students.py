@@ -6,6 +6,7 @@ import random
 import unicodedata
 from functools import cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hypothesis import strategies as st
@@ -13,7 +14,7 @@ from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
 from composer_replication.core.trace import Block, Segment, Session, SourceRef, Text, Thinking, ToolCall, ToolResult, ToolSpec, Turn
-from composer_replication.tokens.hf import render_template
+from composer_replication.tokens.hf import load_tokenizer, render_template
 from composer_replication.tokens.messages import conversation, tool_messages
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.tiny_tokenizer import CHATML_PLAIN, CHATML_SPECIAL, QWEN_PATTERN, train_bpe
@@ -68,22 +69,14 @@ def llama_tokenizer() -> Any:
 
 @cache
 def renderer(family: str, fixture: str) -> Renderer:
-    """A renderer for a tokenizer that carries an official template; "auto" where that is what recognition gives."""
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(saved(fixture))
-    return Renderer.for_tokenizer(tokenizer, family="qwen3-thinking" if family == "qwen3-thinking" else "auto")
-
-
-@cache
-def saved(fixture: str) -> str:
-    """A folder as a hub model has it: the tokenizer with an official template, written and to be read back."""
-    import tempfile
-
+    """A renderer for a tokenizer folder as a hub model has it, with an official template; "auto" where recognition gives the family."""
     qwen = chatml_tokenizer(plain=CHATML_PLAIN[:2]) if fixture == "qwen2_5" else chatml_tokenizer()
     tokenizer = llama_tokenizer() if fixture.startswith("llama") else qwen
     tokenizer.chat_template = official(fixture)
-    folder = tempfile.mkdtemp(prefix=f"tokenizer-{fixture}-")
-    tokenizer.save_pretrained(folder)
-    return folder
+    with TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        loaded = load_tokenizer(folder)
+    return Renderer.for_tokenizer(loaded, family="qwen3-thinking" if family == "qwen3-thinking" else "auto")
 
 
 def plain(

@@ -166,6 +166,11 @@ def test_lm_ce_by_category_of_the_site(category: Category, is_trained: bool) -> 
     assert skips(items)["hint/no_hint" if category in ("mistake", "recovery") else "hint/category"] == 1
 
 
+def test_a_message_with_an_error_that_no_rule_names_is_trained_by_nobody() -> None:
+    session = session_of(long_turns(3))
+    assert 1 not in trained_turns(build(session, [replace(site(session, 1, category="environment"), kind="unclassified")], []))
+
+
 def test_a_hint_for_a_correct_call_is_not_used() -> None:
     session = session_of(long_turns(3))
     check = site(session, 1, category="failed_check")
@@ -422,3 +427,33 @@ def test_straddles_are_counted_over_windows_once() -> None:
     turns[1] = replace(turns[1], blocks=(Text("\nLine first."),))
     items = build(session_of(turns), render=renderer("qwen2.5", "qwen2_5"))
     assert skips(items)["content/straddle"] == 1
+
+
+@pytest.mark.parametrize("times", [2, 6, 40])
+def test_a_template_that_writes_more_than_was_estimated_gets_fewer_turns_not_cut_ones(times: int) -> None:
+    """Texts stand several times in this rendering, so the plan's estimate is far too low."""
+    render = own_template(SOUND.replace(" ~ m.content", " ~ (m.content ~ ' ') * " + str(times)))
+    session = session_of(long_turns(30))
+    wrong = [site(session, i) for i, t in enumerate(session.turns) if t.role == "assistant"][::7]
+    preference = Preference(session_id="s1", turn=wrong[-1].turn, chosen=reply("x"), rejected=reply("y"))
+    items = build(session, wrong, [hint(s, "H" * 300) for s in wrong], render=render, max_tokens=700, preferences=[preference])
+    counts = skips(items)
+    for example in examples(items):
+        numbers = [t.turn for t in example.turns]
+        assert len(example.ids) <= 700
+        assert example.ids == render.render([session.turns[n] for n in numbers], numbers=numbers).ids
+        assert all(len(example.teacher_ids(view)) <= 700 for view in example.hints)
+    assert len(views(items)) + counts["hint/too_long"] == len(wrong)
+    assert len(trained_turns(items)) + counts["lm_ce/too_long"] == 30 - len(wrong)
+    assert (counts["lm_ce/too_long"] == 0) == (times < 40)  # a window that was planned too long is split, not given up
+    pairs = [item for item in items if isinstance(item, PreferencePair)]
+    assert len(pairs) + counts["preference/too_long"] == 1
+    assert all(len(p.prefix_ids) + max(len(p.chosen_ids), len(p.rejected_ids)) <= 700 for p in pairs)
+
+
+def test_the_teacher_must_fit_too() -> None:
+    session = session_of(long_turns(40))
+    wrong = [site(session, i) for i, t in enumerate(session.turns) if t.role == "assistant"][::3]
+    items = build(session, wrong, [hint(s, "word " * 90) for s in wrong], max_tokens=500)
+    assert set(views(items)) == {s.id for s in wrong}
+    assert all(len(e.teacher_ids(v)) <= 500 for e, v in views(items).values())

@@ -7,6 +7,7 @@ Nothing here parses rich markup: styles are given as arguments, so a log that co
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -106,8 +107,17 @@ class Screen:
     def result(self, value: Mapping[str, Any]) -> None:
         """The one JSON object of --json; lone surrogates are escaped."""
         if self.json:
-            sys.stdout.write(json.dumps(value, ensure_ascii=True, indent=1) + "\n")
+            sys.stdout.write(json.dumps(_finite(value), ensure_ascii=True, indent=1, allow_nan=False) + "\n")
             sys.stdout.flush()
+
+
+def _finite(value: Any) -> Any:
+    """A value without NaN and infinities, which JSON does not have: they become null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    return [_finite(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
 def _aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:

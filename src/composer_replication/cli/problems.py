@@ -49,7 +49,7 @@ def describe(error: BaseException) -> Problem:
         return Problem(what=str(error).strip(), fix="see: recompose --help, or recompose VERB --help", title="usage", exit_code=USAGE)
     if isinstance(error, KeyboardInterrupt):
         return Problem(what="interrupted", title="stopped", exit_code=INTERRUPTED)
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # the second is PyTorch's, which is not imported here
         return Problem(what="not enough memory", fix="lower train.micro_tokens, or take a smaller student")
     if isinstance(error, OSError):
         where = str(error.filename or "")

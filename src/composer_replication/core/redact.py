@@ -181,8 +181,9 @@ class Redactor:
         if not text:
             return text
         clean = text
-        for kind, pattern in self._literals:
-            clean = self._sub(kind, pattern, clean)
+        for kind, needles, pattern in self._literals:
+            if not needles or any(needle in clean for needle in needles):
+                clean = self._sub(kind, pattern, clean)
         for run in self._passes:
             clean = run(clean)
         return text if clean == text else clean
@@ -214,12 +215,12 @@ class Redactor:
     # ---- rules -------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def _literal_rules(words: Iterable[str], environ: Mapping[str, str]) -> Iterator[tuple[str, re.Pattern[str]]]:
+    def _literal_rules(words: Iterable[str], environ: Mapping[str, str]) -> Iterator[Rule]:
         own = sorted({w for w in words if w.strip()}, key=lambda w: (-len(w), w))
         if own:
-            yield "word", re.compile("|".join(map(re.escape, own)), re.IGNORECASE)
+            yield Rule("word", (), re.compile("|".join(map(re.escape, own)), re.IGNORECASE))
         if values := secrets_of(environ):
-            yield "environment", re.compile("|".join(map(re.escape, values)))
+            yield Rule("environment", values, re.compile("|".join(map(re.escape, values))))
 
     def _mask(self, kind: str, secret: str) -> str:
         self._counts[kind] += 1

@@ -6,7 +6,8 @@
 Each segment of a session is what the model really had in view (compaction, cleared results). A segment that fits `max_tokens` is one
 example; a longer one is cut into windows of whole messages (tokens/window.py). Each message a model wrote is trained by lm_ce in one
 window at most, and never if it is a site's: a mistake or a recovery is the hint channel's, what a human rejected or interrupted is
-nobody's. Messages of the other categories (a failed check, a permission, ...) are correct calls and remain trainable.
+nobody's, and so is an error that no rule names. Messages of the other categories (a failed check, a permission, ...) are correct calls
+and remain trainable.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from composer_replication.tokens.window import Plan, Window, before, head_positi
 
 TARGET_CATEGORIES = frozenset({"mistake", "recovery"})
 UNTRAINED_CATEGORIES = TARGET_CATEGORIES | {"rejected", "interrupted"}
+UNCLASSIFIED = "unclassified"  # a failure that no rule names: nobody knows whose it is, so nothing trains on it
 Channel = Literal["session", "content", "lm_ce", "hint", "preference"]
 _HINT_FRAME = 16  # tokens a template writes around a hint, at most
 
@@ -223,7 +225,7 @@ class _SessionBuild:
         return "" if hinted else "no_hint"
 
     def _trainable(self) -> tuple[set[int], list[Skipped]]:
-        at_sites = {site.turn for site in self.sites if site.category in UNTRAINED_CATEGORIES}
+        at_sites = {site.turn for site in self.sites if site.category in UNTRAINED_CATEGORIES or site.kind == UNCLASSIFIED}
         rejected = {p.turn for p in self.preferences if p.rejected is None}
         trainable: set[int] = set()
         left_out: dict[str, list[int]] = defaultdict(list)
@@ -293,8 +295,11 @@ class _SessionBuild:
 
     def _example(self, scene: _Scene, window: Window, covered: Sequence[int]) -> Iterator[Item]:
         fitting = self._fit(scene, window, covered)
+        if fitting is None and len(covered) > 1:
+            yield from self._halves(scene, window, covered)
+            return
         if fitting is None:
-            yield from self._too_long(scene, covered, "the window, once rendered")
+            yield from self._too_long(scene, covered, "more, once rendered, than was estimated")
             return
         window, rendered = fitting
         spans = dict(zip(window.positions, rendered.spans, strict=True))
@@ -323,6 +328,14 @@ class _SessionBuild:
                 turns=rendered.spans,
                 origin=self.session.origin,
             )
+
+    def _halves(self, scene: _Scene, window: Window, covered: Sequence[int]) -> Iterator[Item]:
+        """Two windows in place of one whose estimated length was too low."""
+        half = len(covered) // 2
+        starts = [s for s in scene.plan.starts if window.start <= s <= covered[half]]
+        later = starts[len(starts) // 2]
+        yield from self._example(scene, Window(head=window.head, start=window.start, end=covered[half - 1] + 1), covered[:half])
+        yield from self._example(scene, Window(head=window.head, start=later, end=window.end), covered[half:])
 
     def _fit(self, scene: _Scene, window: Window, covered: Sequence[int]) -> tuple[Window, Rendered] | None:
         """The window as planned, or with fewer turns at its start where the plan was an estimate; None if it never fits."""

@@ -12,6 +12,7 @@ a line break the plain rendering, encoded in one go, may merge it with the heade
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -203,7 +204,10 @@ class Renderer:
             return overhead, [span.end - span.start for span in spans[len(head) :]]
         overhead = len(self.render(head, tools=tools).ids) if head else 0
         laid = conversation(turns, thinking=False)
-        return overhead, [sum(self.codec.count("".join(strings(m))) + 16 for m in item.messages) for item in laid]
+        return overhead, [
+            sum(self.codec.count(m["content"]) + self.codec.count(json.dumps(m.get("tool_calls", ""))) + 8 for m in item.messages)
+            for item in laid
+        ]
 
     def _lay(self, turns: Sequence[Turn], *, tools: Sequence[ToolSpec], names: Sequence[str]) -> _Laid:
         items = conversation(turns, thinking=self.family is not None and self.family.thinking == "kept")

@@ -231,7 +231,7 @@ def channel_losses(trainer: Trainer, batch: Batch, counts: Counts) -> tuple[list
     use_lm, use_hint = bool(weights["lm_ce"] and len(batch.lm)), bool(weights["hint"] and len(batch.hint_student))
     if use_lm or use_hint:
         teacher_NV = _reference_logits(trainer, "hint", batch.teacher, batch.hint_teacher) if use_hint else None
-        hidden_BTD = final_hidden(model, batch.student.ids_BT, batch.student.attention_BT)
+        hidden_BTD = final_hidden(model, batch.student.ids_BT)
         hidden.append(hidden_BTD)
         if use_lm:
             values_N = lm_ce(project(model, batch.lm.predictors(hidden_BTD)), batch.lm.ids_N)
@@ -250,7 +250,7 @@ def channel_losses(trainer: Trainer, batch: Batch, counts: Counts) -> tuple[list
             return sequence_logprobs(logp_N, batch.response.item_N, num_sequences=len(batch.pair)).split(batch.num_pairs)
 
         reference = sides(_reference_logits(trainer, "preference", batch.pair, batch.response))
-        hidden_BTD = final_hidden(model, batch.pair.ids_BT, batch.pair.attention_BT)
+        hidden_BTD = final_hidden(model, batch.pair.ids_BT)
         hidden.append(hidden_BTD)
         how = settings.preference
         policy = sides(project(model, batch.response.predictors(hidden_BTD)))

@@ -93,7 +93,7 @@ def _ingest_file(
         return FileResult(
             report=FileReport(file=name, status="refused", why=str(error), num_bytes=log.num_bytes, counts=session_counts(()))
         )
-    known.seen.update(reader.fresh)
+    known.update(reader.fresh)
     before = dict(redactor.counts) if redactor is not None else {}
     if redactor is not None:
         made = [replace(m, session=redact_session(m.session, redactor)) for m in made]
@@ -167,7 +167,7 @@ def sessions_of(reader: FileReader, links: Links, file: str) -> list[_Made]:
     """The sessions of a file: the main one, then its subagents, each linked to the call that started it."""
     made: list[_Made] = []
     main, main_name = reader.main, ""
-    raw_name = _most_common(main.session_ids)
+    raw_name = _most_common(reader.raw.session_ids)
     finished = main.conversation.finish()
     calls_by_prompt = _calls_by_prompt(main.conversation)
     if finished.turns:
@@ -260,7 +260,7 @@ def _parent(
     by_prompt: dict[str, list[tuple[str, str | None]]],
 ) -> tuple[Parent, str | None]:
     """The call that started a subagent and the model that made it: as recorded, else by the words of its task."""
-    raw_name = _most_common(side.session_ids)
+    raw_name = _most_common(reader.raw.session_ids)
     for key in (side.agent_id, _prompt_key(side.prompt)):
         if not main_name and (raw_name, key) in links.calls:
             return links.calls[raw_name, key]

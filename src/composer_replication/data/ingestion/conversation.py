@@ -33,10 +33,20 @@ class Draft:
         self.known = known  # stands in another session too
         self.loose = False  # an attachment: hangs beside the chain, never a way back
         self.usage: Usage | None = None  # the last one reported: earlier records of a message may hold a part only
-        self.anchor: Draft = self  # of a result: the message that holds the call
+        self.anchor: Draft | None = None  # of a result: the message that holds the call; None = the draft itself
         self.home: Stretch | None = None
         self.rank = 0
         self.index = -1
+
+    @property
+    def group(self) -> Draft:
+        """The message this belongs to: of a result the one with the call, else the draft itself."""
+        return self if self.anchor is None else self.anchor
+
+    def turn(self) -> Turn:
+        """The turn as it stands now."""
+        tokens = self.usage.context_tokens if self.usage is not None else 0
+        return Turn(role=self.role, author=self.author, blocks=tuple(self.blocks), tag=self.tag, context_tokens=tokens)
 
 
 class Stretch:
@@ -88,7 +98,7 @@ class Conversation:
 
     # ---- records -----------------------------------------------------------------------------------------------
 
-    def assistant(self, uuid: str | None, parent: str | None, message_id: str, author: str | None, *, known: bool) -> Draft:
+    def assistant(self, uuid: str | None, parent: str | None, message_id: str, author: str | None, known: bool) -> Draft:
         """The draft of an API message: the one begun by an earlier record of the same id, else a new one."""
         draft = self.by_message.get(message_id)
         if draft is None:
@@ -107,7 +117,7 @@ class Conversation:
         self.calls.append(block)
         draft.blocks.append(block)
 
-    def result(self, uuid: str | None, parent: str | None, block: ToolResult, author: str, *, known: bool) -> None:
+    def result(self, uuid: str | None, parent: str | None, block: ToolResult, author: str, known: bool) -> None:
         """Add a tool result as a turn of its own, behind the message that holds its call."""
         if block.call_id in self.answered:
             self.num_duplicates += 1
@@ -145,7 +155,7 @@ class Conversation:
         draft = Draft(role, author, blocks, tag, known)
         before = self.at.get(parent) if parent is not None else None
         if loose:
-            draft.loose, draft.anchor = True, before.anchor if before is not None else draft
+            draft.loose, draft.anchor = True, before.group if before is not None else None
             self._append(draft, None)
         elif parent is None and self.chained and uuid is not None and self._preserved is None and self._has_begun():
             self._restart()
@@ -252,8 +262,8 @@ class Conversation:
         kept = {id(d) for u in uuids if (d := self.at.get(u)) is not None}
         inside = [*self.current.base, *self.current.drafts]
         # A message is preserved with all its results: the parts of a group are never apart in a request.
-        kept |= {id(d.anchor) for d in inside if id(d) in kept and d.role == "tool"}
-        base = [d for d in inside if d.role == "system" or id(d) in kept or (d.role == "tool" and id(d.anchor) in kept)]
+        kept |= {id(d.group) for d in inside if id(d) in kept and d.role == "tool"}
+        base = [d for d in inside if d.role == "system" or id(d) in kept or (d.role == "tool" and id(d.group) in kept)]
         self._open(base)
         self._tail = uuids[-1] if uuids else None
         self._is_fresh = True
@@ -269,48 +279,42 @@ class Conversation:
             before = [*before, *(d for d in pinned if d not in before)]
         elif home is not None:
             before, tail, pinned = [*home.base, *home.drafts[: parent.rank + 1]], home.drafts[parent.rank + 1 :], home.pinned
-            results = [d for d in tail if d.role == "tool" and d.anchor is parent.anchor]
+            results = [d for d in tail if d.role == "tool" and d.group is parent.group]
             self._open([*before, *results], pinned=pinned)
             return
         else:
             return
-        if all(d.loose or d in pinned or (d.role == "tool" and d.anchor is parent.anchor) for d in tail):
+        if all(d.loose or d in pinned or (d.role == "tool" and d.group is parent.group) for d in tail):
             return
-        results = [d for d in tail if d.role == "tool" and d.anchor is parent.anchor]
+        results = [d for d in tail if d.role == "tool" and d.group is parent.group]
         self._open([*before, *results], pinned=pinned)
 
     # ---- result ------------------------------------------------------------------------------------------------
 
     def finish(self) -> Finished:
-        """Turns in order, segments over them, events; and how many leading turns stand in another session."""
+        """Turns in order, segments over them, events; and how many leading turns stand in another session.
+
+        Once only: the drafts are let go, so that a finished file leaves no cycles for the garbage collector.
+        """
         order: list[Draft] = []
         segments: list[Segment] = []
         for stretch in self.stretches:
             if not stretch.drafts:
                 continue
             start = len(order)
-            for draft in _results_first(stretch.drafts):
-                draft.index = len(order)
-                order.append(draft)
+            order += _results_first(stretch.drafts)
+            for index in range(start, len(order)):
+                order[index].index = index
             cleared = tuple(c for c in stretch.cleared if c in self.answered)
             segments.append(Segment(start=start, end=len(order), context=_ranges(stretch.base), cleared=cleared))
-        turns = tuple(
-            [
-                Turn(
-                    role=d.role,
-                    author=d.author,
-                    blocks=tuple(d.blocks),
-                    tag=d.tag,
-                    context_tokens=d.usage.context_tokens if d.usage is not None else 0,
-                )
-                for d in order
-            ]
-        )
+        turns = tuple([d.turn() for d in order])
         events = tuple(
             Event(kind=kind, turn=0 if after is None else after.index + 1, call_id=call_id, text=text)
             for kind, after, call_id, text in self._events
         )
         copied, inside = _num_copied(order) if self.has_known else (0, 0)
+        for stretch in self.stretches:
+            stretch.drafts, stretch.base, stretch.pinned = [], [], ()
         return Finished(turns, tuple(segments), events, copied, inside)
 
 

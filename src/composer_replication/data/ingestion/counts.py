@@ -28,7 +28,7 @@ class RawCounts:
 
     records: int = 0
     record_types: dict[str, int] = field(default_factory=dict)
-    session_ids: set[str] = field(default_factory=set)
+    session_ids: dict[str, int] = field(default_factory=dict)
     versions: set[str] = field(default_factory=set)
     models: dict[str, int] = field(default_factory=dict)
     assistant_records: int = 0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,23 +37,24 @@ class LineReader:
             source: io.RawIOBase = _Hashing(raw, digest) if self.hashed else raw
             stream = io.BufferedReader(source, BUFFER_BYTES)
             self.binary = b"\0" in stream.peek(1)
-            number, limit, readline = 0, self.max_line_bytes, stream.readline
-            while line := readline(limit):
-                number += 1
-                if len(line) == limit and line[-1] != 10:
-                    if not _skip_line(stream):
+            limit, readline = self.max_line_bytes, stream.readline
+            for number, line in enumerate(iter(partial(readline, limit), b""), 1):
+                if line[-1] == 10:
+                    if not line.isspace():
+                        yield number, line
+                elif len(line) == limit:
+                    if not _skip_line(readline):
                         self.unfinished = number
                     yield number, None
-                elif not line.isspace():
-                    if line[-1] != 10:
-                        self.unfinished = number
+                elif not line.isspace():  # the last line, without a newline
+                    self.unfinished = number
                     yield number, line
         self.sha256 = digest.hexdigest() if self.hashed else ""
 
 
-def _skip_line(stream: io.BufferedReader) -> bool:
+def _skip_line(readline: Callable[[int], bytes]) -> bool:
     """Go to the end of the line without keeping it; False if the file ends first."""
-    while piece := stream.readline(BUFFER_BYTES):
+    while piece := readline(BUFFER_BYTES):
         if piece[-1] == 10:
             return True
     return False

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +33,7 @@ from composer_replication.data.ingestion.records import (
     BadRecord,
     RawBlock,
     Record,
-    agent_of_progress,
+    agent_of_result,
     decode,
     decode_progress,
     decode_typed,
@@ -43,6 +45,7 @@ from composer_replication.data.ingestion.tools import offered_tools
 SYNTHETIC_MODEL = "<synthetic>"
 SUBAGENT_TOOLS = ("Task", "Agent")
 FOREIGN_AFTER_RECORDS = 200
+NUM_SHARDS = 256
 
 
 @dataclass(slots=True)
@@ -54,7 +57,6 @@ class Stream:
     call_id: str | None = None
     from_progress: bool = False
     prompt: str = ""
-    session_ids: dict[str, int] = field(default_factory=dict)
     cwd: str = ""
     started: str = ""
     ended: str = ""
@@ -63,15 +65,38 @@ class Stream:
     synthetic: set[str] = field(default_factory=set)
 
 
-@dataclass(slots=True)
 class KnownIds:
-    """Ids of messages read so far in any file: 64-bit hashes, so that a gigabyte of logs stays small.
+    """Ids of messages read so far in any file, as 60-bit hashes, so that a gigabyte of logs takes some 14 MB.
 
+    Many small sets instead of a large one: when a set grows it is copied, and a large copy would be the peak of memory.
     `agents` are the subagents that have a file of their own: their copies in progress records are left out.
+
+    >>> known = KnownIds(); known.update([known.mark("msg_1")]); known.has(known.mark("msg_1")), known.has(known.mark("msg_2"))
+    (True, False)
     """
 
-    seen: set[int] = field(default_factory=set)
-    agents: set[tuple[str, str]] = field(default_factory=set)
+    def __init__(self, agents: Iterable[tuple[str, str]] = ()) -> None:
+        self.agents = set(agents)
+        self._shards: tuple[set[int], ...] = tuple(set() for _ in range(NUM_SHARDS))
+
+    @staticmethod
+    def mark(key: str) -> int:
+        """The number that stands for an id; it fits the smaller of Python's long integers (32 bytes)."""
+        return hash(key) & 0xFFFFFFFFFFFFFFF
+
+    def has(self, mark: int) -> bool:
+        """Whether an id was read in a file before."""
+        return mark in self._shards[mark % NUM_SHARDS]
+
+    def update(self, marks: Iterable[int]) -> None:
+        """Add the ids of a file that was read."""
+        for mark in marks:
+            self._shards[mark % NUM_SHARDS].add(mark)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that the index takes."""
+        return sum(sys.getsizeof(shard) + sum(map(sys.getsizeof, shard)) for shard in self._shards)
 
 
 class FileReader:
@@ -91,8 +116,7 @@ class FileReader:
         self.is_claude_code = False
         self.num_known = 0
         self.fresh: list[int] = []
-        self._seen = known.seen
-        self._agents = known.agents
+        self._known = known
         self._side_of: dict[str, Stream] = {}
         self._first_users: dict[str, int] = {}
         self._num_users = 0
@@ -102,8 +126,8 @@ class FileReader:
 
     def read(self) -> None:
         """Read the whole file; raises OSError if it cannot be opened or read, SessionError if it is refused."""
-        raw, types = self.raw, self.raw.record_types
-        session_id = version = None
+        raw, types, ids, main = self.raw, self.raw.record_types, self.raw.session_ids, self.main
+        version = None
         for number, line in self.lines:
             if line is None:
                 raw.damaged_lines += 1
@@ -119,18 +143,18 @@ class FileReader:
             kind = record.type
             name = f"{kind}/{record.subtype}" if record.subtype else kind
             types[name] = types.get(name, 0) + 1
-            if record.sessionId != session_id and record.sessionId:
-                raw.session_ids.add(session_id := record.sessionId)
+            if session_id := record.sessionId:
+                ids[session_id] = ids.get(session_id, 0) + 1
             if record.version != version and record.version:
                 raw.versions.add(version := record.version)
             if record.isSidechain:
                 raw.sidechain_records += 1
             if kind == "assistant":
+                self._assistant(record, line, self._side(record) if record.isSidechain else main)
                 self._count_assistant(record)
-                self._assistant(record, line, self._stream(record))
             elif kind == "user":
                 self._num_users += 1
-                self._user(record, line, self._stream(record))
+                self._user(record, line, self._side(record) if record.isSidechain else main)
             else:
                 self._other(record, line)
                 if not self.is_claude_code and sum(types.values()) >= FOREIGN_AFTER_RECORDS:
@@ -172,8 +196,8 @@ class FileReader:
         """Whether a message stands in a file read before; a new one is remembered when the file is done."""
         if key is None:
             return False
-        mark = hash(key)
-        if mark in self._seen:
+        mark = self._known.mark(key)
+        if self._known.has(mark):
             self.num_known += 1
             return True
         self.fresh.append(mark)
@@ -181,21 +205,12 @@ class FileReader:
 
     # ---- messages ----------------------------------------------------------------------------------------------
 
-    def _stream(self, record: Record) -> Stream:
-        """The conversation a message belongs to."""
-        name = record.sessionId
-        if record.message is not None and (name or record.uuid):
+    def _begin(self, stream: Stream, record: Record) -> None:
+        """What the first message of a stream tells of it."""
+        stream.started = record.timestamp or ""
+        stream.cwd = stream.cwd or record.cwd or ""
+        if record.sessionId or record.uuid:
             self.is_claude_code = True
-        stream = self._side(record) if record.isSidechain else self.main
-        if stamp := record.timestamp:
-            stream.ended = stamp
-            if not stream.started:
-                stream.started = stamp
-        if name:
-            stream.session_ids[name] = stream.session_ids.get(name, 0) + 1
-        if not stream.cwd and record.cwd:
-            stream.cwd = record.cwd
-        return stream
 
     def _side(self, record: Record) -> Stream:
         key = record.agentId or ""
@@ -212,6 +227,9 @@ class FileReader:
         if message is None:
             self._damaged("an assistant record without a message")
             return
+        if not stream.started:
+            self._begin(stream, record)
+        stream.ended = record.timestamp or stream.ended
         if uuid is not None and uuid in conversation.at:
             self.raw.duplicates += 1
             return
@@ -230,31 +248,41 @@ class FileReader:
         if isinstance(content, str):
             content = [RawBlock(type="text", text=content)]
         for place, raw in enumerate(content or ()):
-            kind = raw.type
-            if kind == "tool_use" and type(raw.input) is dict and raw.id is not None and raw.name is not None and not is_deep(raw.input):
+            if (
+                raw.type == "tool_use"
+                and type(raw.input) is dict
+                and raw.id is not None
+                and raw.name is not None
+                and not is_deep(raw.input)
+            ):
                 conversation.call(draft, ToolCall(raw.id, raw.name, raw.input))
                 if raw.name in SUBAGENT_TOOLS:
                     self._task_calls.add(raw.id)
+                continue
+            block = self._block(raw, line, place)
+            if blocks and block in blocks:
+                self.raw.duplicates += 1
             else:
-                block: Block
-                if kind == "text":
-                    block = Text(raw.text or "")
-                elif kind == "thinking":
-                    block = Thinking(raw.thinking or "")
-                else:
-                    if kind == "tool_use":
-                        self._damaged("a call without id, name or usable arguments")
-                    block = self._opaque(raw, line, place)
-                if blocks and block in blocks:
-                    self.raw.duplicates += 1
-                else:
-                    blocks.append(block)
+                blocks.append(block)
+
+    def _block(self, raw: RawBlock, line: bytes, place: int) -> Block:
+        """A block of an assistant message that is not a usable call."""
+        if raw.type == "text":
+            return Text(raw.text or "")
+        if raw.type == "thinking":
+            return Thinking(raw.thinking or "")
+        if raw.type == "tool_use":
+            self._damaged("a call without id, name or usable arguments")
+        return self._opaque(raw, line, place)
 
     def _user(self, record: Record, line: bytes, stream: Stream) -> None:
         message, uuid, conversation = record.message, record.uuid, stream.conversation
         if message is None:
             self._damaged("a user record without a message")
             return
+        if not stream.started:
+            self._begin(stream, record)
+        stream.ended = record.timestamp or stream.ended
         if uuid is not None and uuid in conversation.at:
             self.raw.duplicates += 1
             return
@@ -269,11 +297,11 @@ class FileReader:
                 if raw.tool_use_id is None:
                     self._damaged("a result that names no call")
                     continue
-                block = _tool_result(raw)
-                known = block.call_id not in conversation.answered and self._is_known(block.call_id)
-                conversation.result(uuid, parent, block, ENVIRONMENT, known=known)
-                if block.call_id in self._task_calls:
-                    self._learn_agent(record, block.call_id)
+                call_id = raw.tool_use_id
+                known = call_id not in conversation.answered and self._is_known(call_id)
+                conversation.result(uuid, parent, _tool_result(raw, call_id), ENVIRONMENT, known)
+                if call_id in self._task_calls:
+                    self._learn_agent(record, call_id)
                 parent = uuid or parent
             elif raw.type == "text":
                 if raw.text:
@@ -284,7 +312,8 @@ class FileReader:
                 spoken.append((authorship("", is_meta=bool(record.isMeta)), self._opaque(raw, line, place)))
         if spoken:
             self._say(record, stream, spoken, parent)
-        conversation.link(uuid, record.parentUuid)  # an empty message still has children
+        if parent == record.parentUuid:
+            conversation.link(uuid, parent)  # an empty message still has children
 
     def _say(self, record: Record, stream: Stream, spoken: list[tuple[Any, Block]], parent: str | None) -> None:
         """The texts of a user record; neighbours by the same author are one turn."""
@@ -306,9 +335,10 @@ class FileReader:
         self.raw.opaque_blocks[kind] += 1
         if raw.source is not None:
             return Opaque(kind, json.dumps({"media_type": raw.source.media_type}))
-        message = rare(line).get("message")
-        if isinstance(message, dict) and isinstance(message.get("message"), dict):
-            message = message["message"]  # a progress record wraps the record
+        whole = rare(line)
+        if isinstance(whole.get("data"), dict):
+            whole = whole["data"].get("message")  # a progress record wraps the record
+        message = whole.get("message") if isinstance(whole, dict) else None
         blocks = message.get("content") if isinstance(message, dict) else None
         value = blocks[place] if isinstance(blocks, list) and place < len(blocks) else None
         return Opaque(kind, "" if value is None or is_deep(value) else json.dumps(value, ensure_ascii=False, separators=(",", ":")))
@@ -318,7 +348,7 @@ class FileReader:
         self.raw.note(self._number, why)
 
     def _learn_agent(self, record: Record, call_id: str) -> None:
-        agent = agent_of_progress(record.toolUseResult)
+        agent = agent_of_result(record.toolUseResult)
         if agent:
             self.agent_calls[agent] = call_id
 
@@ -331,7 +361,7 @@ class FileReader:
         elif record.sessionId or record.uuid or kind in ("summary", "file-history-snapshot"):
             self.is_claude_code = True
         if kind == "progress":
-            if b'"agent_progress"' in line:
+            if record.data is not None and record.data.type == "agent_progress":
                 self._progress(record, line)
             self.main.conversation.link(record.uuid, record.parentUuid)
         elif kind == "attachment":
@@ -348,30 +378,24 @@ class FileReader:
 
     def _progress(self, record: Record, line: bytes) -> None:
         """A subagent's message inside a progress record, unless the subagent has a file of its own."""
-        agent = agent_of_progress(record.data)
-        if (record.sessionId or "", agent) in self._agents:
+        agent = (record.data.agentId if record.data is not None else None) or ""
+        if (record.sessionId or "", agent) in self._known.agents:
             return
-        progress = decode_progress(record.data)
-        inner = progress.message if progress is not None and progress.type == "agent_progress" else None
-        if inner is None or inner.message is None:
+        progress = decode_progress(line)
+        if progress is None or progress.data.message is None:
             self._damaged("a progress record whose message cannot be used")
             return
-        call_id = rare(line).get("parentToolUseID")
-        key = agent or (call_id if isinstance(call_id, str) else "?")
+        inner, call_id = progress.data.message, progress.parentToolUseID
+        key = agent or call_id or "?"
         stream = self.sides.get(key)
         if stream is None:
-            stream = Stream(Conversation(chained=False), agent_id=key, from_progress=True, cwd=record.cwd or "")
-            stream.call_id = call_id if isinstance(call_id, str) else None
-            self.sides[key] = stream
-        if record.sessionId:
-            stream.session_ids[record.sessionId] = 1
-        stream.started = stream.started or inner.timestamp or ""
-        stream.ended = inner.timestamp or stream.ended
+            stream = self.sides[key] = Stream(Conversation(chained=False), agent_id=key, from_progress=True, cwd=record.cwd or "")
+            stream.call_id = call_id
         inner.parentUuid = None
         if inner.type == "assistant":
-            self._assistant(inner, bytes(record.data), stream)
+            self._assistant(inner, line, stream)
         elif inner.type == "user":
-            self._user(inner, bytes(record.data), stream)
+            self._user(inner, line, stream)
 
     def _attachment(self, record: Record, whole: dict[str, Any]) -> None:
         payload = whole.get("attachment")
@@ -381,7 +405,7 @@ class FileReader:
         self.raw.attachments[found.kind] += 1
         if found.kind not in ATTACHMENT_TYPES:
             self.raw.unknown_attachments[found.kind] += 1
-        stream = self._stream(record) if record.isSidechain else self.main
+        stream = self._side(record) if record.isSidechain else self.main
         conversation = stream.conversation
         if record.uuid is not None and record.uuid in conversation.at:
             self.raw.duplicates += 1
@@ -399,7 +423,7 @@ class FileReader:
         conversation.link(record.uuid, record.parentUuid)
 
     def _system(self, record: Record, line: bytes) -> None:
-        conversation = self._stream(record).conversation if record.isSidechain else self.main.conversation
+        conversation = self._side(record).conversation if record.isSidechain else self.main.conversation
         kind = record.subtype
         if kind == "compact_boundary":
             if record.uuid in conversation.at:
@@ -456,10 +480,9 @@ def _plain_text(content: str | list[RawBlock] | None) -> str:
     return "\n".join(b.text for b in content or () if b.text)
 
 
-def _tool_result(raw: RawBlock) -> ToolResult:
+def _tool_result(raw: RawBlock, call_id: str) -> ToolResult:
     """A result as it was shown; a reference to a tool is written as such, a picture as its media type."""
     content = raw.content
-    call_id = raw.tool_use_id or ""
     if content is None or isinstance(content, str):
         return ToolResult(call_id, content or "", raw.is_error)
     texts: list[str] = []

@@ -38,6 +38,7 @@ RECORD_TYPES = frozenset(
 )
 BLOCK_TYPES = frozenset(("text", "thinking", "tool_use", "tool_result"))
 MAX_DEPTH = 64
+_CONTAINERS = frozenset((dict, list))
 _NEEDED = ("type", "uuid", "message")
 
 
@@ -87,6 +88,13 @@ class Message(msgspec.Struct, gc=False):
     usage: Usage | None = None
 
 
+class ProgressData(msgspec.Struct, gc=False):
+    """What a progress record tells at once; a message in it is decoded by `decode_progress`."""
+
+    type: str | None = None
+    agentId: str | None = None
+
+
 class Record(msgspec.Struct, gc=False):
     """The fields of any record that reading needs at once; rarer ones are decoded from the same line by `rare`."""
 
@@ -104,16 +112,19 @@ class Record(msgspec.Struct, gc=False):
     cwd: str | None = None
     agentId: str | None = None
     message: Message | None = None
-    data: msgspec.Raw = msgspec.Raw()
+    data: ProgressData | None = None
     toolUseResult: msgspec.Raw = msgspec.Raw()
 
 
-class AgentProgress(msgspec.Struct):
-    """`data` of a progress record that carries a subagent's message."""
-
-    type: str = ""
-    agentId: str | None = None
+class _Carried(msgspec.Struct):
     message: Record | None = None
+
+
+class ProgressRecord(msgspec.Struct):
+    """A progress record that carries a subagent's message."""
+
+    data: _Carried
+    parentToolUseID: str | None = None
 
 
 class _AgentId(msgspec.Struct, gc=False):
@@ -125,7 +136,7 @@ class BadRecord(Exception):
 
 
 decode_typed = msgspec.json.Decoder(Record).decode
-_PROGRESS = msgspec.json.Decoder(AgentProgress).decode
+_PROGRESS = msgspec.json.Decoder(ProgressRecord).decode
 _AGENT_ID = msgspec.json.Decoder(_AgentId).decode
 
 
@@ -145,18 +156,18 @@ def decode(line: bytes) -> tuple[Record, tuple[str, ...]]:
         return _decode_slowly(line)
 
 
-def decode_progress(data: bytes | msgspec.Raw) -> AgentProgress | None:
-    """The subagent message in the `data` of a progress record; None where there is none or it cannot be used."""
+def decode_progress(line: bytes) -> ProgressRecord | None:
+    """A progress record with the subagent's message in it; None where there is none or it cannot be used."""
     try:
-        return _PROGRESS(data)
+        return _PROGRESS(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
-def agent_of_progress(data: bytes | msgspec.Raw) -> str:
-    """The `agentId` of a progress record's data or of a subagent call's result; "" if there is none.
+def agent_of_result(data: bytes | msgspec.Raw) -> str:
+    """The `agentId` in the result of a call that started a subagent; "" if there is none.
 
-    >>> agent_of_progress(b'{"type":"agent_progress","agentId":"adfd7ee"}')
+    >>> agent_of_result(b'{"status":"completed","agentId":"adfd7ee"}')
     'adfd7ee'
     """
     try:
@@ -183,6 +194,8 @@ def is_deep(value: Any, *, limit: int = MAX_DEPTH) -> bool:
     >>> is_deep({"a": [1, [2]]}, limit=2), is_deep({"a": 1}, limit=2)
     (True, False)
     """
+    if type(value) is dict and _CONTAINERS.isdisjoint(map(type, value.values())):
+        return limit < 1
     level = [value]
     for _ in range(limit + 1):
         below: list[Any] = []
@@ -231,9 +244,8 @@ def _decode_slowly(line: bytes) -> tuple[Record, tuple[str, ...]]:
     if isinstance(message, dict) and isinstance(message.get("content"), list):
         blocks = [b if not isinstance(b, dict) or b.get("type") in BLOCK_TYPES else {"type": b.get("type")} for b in message["content"]]
         value = {**value, "message": {**message, "content": blocks}}
-    for key in ("data", "toolUseResult"):
-        if key in value:
-            value[key] = msgspec.Raw(msgspec.json.encode(_plain(value[key])))
+    if "toolUseResult" in value:
+        value["toolUseResult"] = msgspec.Raw(msgspec.json.encode(_plain(value["toolUseResult"])))
     left_out: list[str] = []
     while True:
         try:

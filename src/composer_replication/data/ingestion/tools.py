@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from composer_replication.core.trace import ToolCall, ToolSpec
@@ -49,18 +48,19 @@ def tools_from_calls(calls: Iterable[ToolCall]) -> tuple[ToolSpec, ...]:
     >>> tools_from_calls(calls)[0].parameters["required"]
     ['path']
     """
-    by_name: dict[str, list[Mapping[str, Any]]] = {}
-    for call in calls:
-        by_name.setdefault(call.name, []).append(call.arguments)
+    # Most calls of a tool look alike, so the sorts of calls are few: name, argument names, their types.
+    sorts = dict.fromkeys((c.name, tuple(c.arguments), tuple(map(type, c.arguments.values()))) for c in calls)
+    by_name: dict[str, list[tuple[tuple[str, ...], tuple[type, ...]]]] = {}
+    for name, arguments, types in sorts:
+        by_name.setdefault(name, []).append((arguments, types))
     return tuple(ToolSpec(name=name, parameters=_schema(by_name[name])) for name in sorted(by_name))
 
 
-def _schema(calls: list[Mapping[str, Any]]) -> dict[str, Any]:
-    pairs = Counter([(name, type(value)) for arguments in calls for name, value in arguments.items()])
-    types: dict[str, list[str]] = {}
-    times: Counter[str] = Counter()
-    for (name, kind), count in pairs.items():
-        types.setdefault(name, []).append(_TYPES.get(kind, "string"))
-        times[name] += count
-    properties = {name: {"type": kinds[0] if len(kinds) == 1 else sorted(kinds)} for name, kinds in types.items()}
-    return {"type": "object", "properties": properties, "required": [name for name in types if times[name] == len(calls)]}
+def _schema(sorts: list[tuple[tuple[str, ...], tuple[type, ...]]]) -> dict[str, Any]:
+    kinds: dict[str, set[str]] = {}
+    for arguments, types in sorts:
+        for name, kind in zip(arguments, types, strict=True):
+            kinds.setdefault(name, set()).add(_TYPES.get(kind, "string"))
+    properties = {name: {"type": next(iter(found)) if len(found) == 1 else sorted(found)} for name, found in kinds.items()}
+    required = [name for name in kinds if all(name in arguments for arguments, _ in sorts)]
+    return {"type": "object", "properties": properties, "required": required}
