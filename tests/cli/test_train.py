@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from composer_replication.core.site import Preference
 from composer_replication.core.trace import Text, Turn
 from tests.cli.test_ingest import log_lines
 from tests.cli.workspace import files, recompose
+from tests.training.test_ranks import free_port
 
 pytestmark = pytest.mark.train
 TRAIN = ("train", "--train.steps", "2", "--train.batch_examples", "2", "--train.checkpoint_every", "1")
@@ -167,3 +171,25 @@ def test_the_audit_measures_each_kind_and_writes_what_it_measured(work: Path) ->
     assert [(k["kind"], k["n"]) for k in value["audit"]["kinds"]] or value["audit"]["skipped"]["no_donor"] == 2
     out = recompose("hints", "--audit", cwd=work).out
     assert "It reports only." in out and "knows nothing yet" in out
+
+
+def test_two_ranks_share_one_run_directory_and_one_voice(work: Path, repository_root: Path) -> None:
+    shared = {
+        **os.environ, "PYTHONPATH": str(repository_root / "src"), "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+    }  # fmt: skip
+    command = [sys.executable, "-m", "composer_replication.cli", *TRAIN]
+    ranks = [
+        subprocess.Popen(command, cwd=work, env={**shared, "RANK": str(r), "LOCAL_RANK": str(r)}, stdout=subprocess.PIPE, text=True)
+        for r in range(2)
+    ]
+    try:
+        said = [process.communicate(timeout=120)[0] for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+    assert [process.returncode for process in ranks] == [0, 0]
+    assert "step=2" in said[0] and not said[1].strip()
+    (run,) = (path for path in (work / "recompose" / "runs").iterdir() if path.name != "latest")
+    assert len((run / "metrics.jsonl").read_text().splitlines()) == 2
+    assert '"ranks":2' in (run / "events.jsonl").read_text()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,6 +44,11 @@ def rich_console(*, stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else 100
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False, width=width, soft_wrap=False)
+
+
+def is_main_rank() -> bool:
+    """Whether this process speaks: alone, or the first of those that torchrun or accelerate started."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 @dataclass(slots=True)

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from composer_replication.cli.console import Screen
+from rich.console import Console
+
+from composer_replication.cli.console import Screen, is_main_rank
 from composer_replication.cli.flags import Common, dotted_settings
 from composer_replication.cli.problems import UsageError
 from composer_replication.core.config.load import LoadedConfig, load_config
@@ -117,6 +119,8 @@ def open_job(common: Common) -> Job:
             raise UsageError(error.what, where=error.where, fix=error.fix) from error
         raise
     screen = Screen(json=common.json, quiet=common.quiet, verbose=common.verbose)
+    if not is_main_rank():
+        screen = Screen(console=Console(quiet=True))
     work = here / common.out.expanduser() if common.out is not None else loaded.work_dir
     for path in loaded.files:
         screen.detail(f" settings  {path}")

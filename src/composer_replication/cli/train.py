@@ -40,9 +40,10 @@ def train(*, resume: Path | None = None, accept_changes: bool = False, name: str
         return job.finish({"plan": plan}, wrote=[job.runs / (name or "<new run>")], next_command=job.command("train"))
     from composer_replication.models.load import load_student
     from composer_replication.training.loop import train as run_training
+    from composer_replication.training.ranks import shared_run
 
     student = load_student(job.config.student, tokenizer=tokenizer, seed=job.config.seed)
-    run = open_run(resume) if resume is not None else _new_run(job, data, name)
+    run = open_run(resume) if resume is not None else shared_run(lambda: _new_run(job, data, name))
     job.screen.line(f" run      {run.path}   ({student.num_trainable} of {student.num_parameters} weights are trained)")
     result = run_training(
         job.config,
