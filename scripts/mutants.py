@@ -9,7 +9,7 @@ A patch begins with comment lines that say why it matters and which tests must g
     diff --git a/src/... b/src/...
 
 Exit code 1 where a patch does not apply, names no test, names a test that is red without the patch or does not
-exist, or leaves its tests green.
+exist, or leaves one of its tests green.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def copy_tree(root: Path, into: Path) -> None:
 def run_tests(tree: Path, tests: tuple[str, ...]) -> tuple[int, str]:
     """Run some tests of a copied tree, with the copy's package in front of the installed one; (exit code, output)."""
     env = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--tb=line", *tests]
+    command = [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--tb=line", *tests]
     try:
         done = subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
@@ -90,7 +90,11 @@ def judge(root: Path, mutant: Mutant) -> str:
         code, output = run_tests(tree, mutant.tests)
         if code == GREEN:
             return "SURVIVED: no test noticed"
-        return "" if code == RED else f"the run broke (pytest exit {code}): {_last(output)}"
+        if code != RED:
+            return f"the run broke (pytest exit {code}): {_last(output)}"
+        red = [line.split(" ", 2)[1] for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+        green = [test for test in mutant.tests if not any(name == test or name.startswith((test + "[", test + "::")) for name in red)]
+        return f"{', '.join(green)} stayed green" if green else ""
 
 
 def baseline(root: Path, mutants: list[Mutant]) -> str:

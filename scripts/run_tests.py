@@ -49,11 +49,24 @@ def closing_line(junit: Path) -> str:
     return f"{passed} passed, {failed} failed, {skipped} skipped"
 
 
+def label_lines(measured: Path) -> list[str]:
+    """Precision and recall of the default detectors on the labels; nothing where the public sessions were not there."""
+    if not measured.exists():
+        return []
+    lines: list[str] = []
+    for name, n in json.loads(measured.read_text("utf-8")).items():
+        precision = f"{n['right'] / n['found']:.2f}" if n["found"] else "-"
+        recall = f"{n['right'] / n['mistakes']:.2f}" if n["mistakes"] else "-"
+        shares = f"precision {precision} ({n['right']}/{n['found']}), recall {recall} ({n['right']}/{n['mistakes']})"
+        lines.append(f"sites: {shares} on {n['labels']} labels, {name}")
+    return lines
+
+
 def main(extra: list[str]) -> int:
     """Run the tests and the checks that need their result; returns the exit code."""
     BUILD.mkdir(exist_ok=True)
     junit, report = BUILD / "junit.xml", BUILD / "coverage.json"
-    for path in (junit, report):
+    for path in (junit, report, BUILD / "labels.json"):
         path.unlink(missing_ok=True)
     coverage = ["--cov=composer_replication", "--cov-branch", "--cov-report=", f"--cov-report=json:{report}"]
     command = [
@@ -85,6 +98,8 @@ def main(extra: list[str]) -> int:
     if not extra:
         check = ["--check"] if os.environ.get("CI") else []
         stale = subprocess.run([sys.executable, "scripts/capabilities.py", str(junit), *check], cwd=ROOT, check=False).returncode
+    for line in label_lines(BUILD / "labels.json"):
+        print(line)
     line = closing_line(junit)
     (BUILD / "closing_line.txt").write_text(line + "\n", "utf-8")
     print(line, flush=True)

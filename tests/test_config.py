@@ -79,6 +79,14 @@ def test_flags_become_values_of_the_right_type(tmp_path: Path, flag: str, text: 
     assert value == expected
 
 
+def test_one_entry_of_a_table_is_set_by_its_dotted_name_and_joins_those_of_the_file(tmp_path: Path) -> None:
+    write(tmp_path / "recompose.toml", '[hints.writers]\nbad_arguments = "a:b"\nfile_missing = "c:d"\n')
+    loaded = load_config(flags={"hints.writers.file_missing": "pkg.mod:fn"}, start=tmp_path)
+    assert loaded.config.hints.writers == {"bad_arguments": "a:b", "file_missing": "pkg.mod:fn"}
+    with pytest.raises(ConfigError, match="holds a value, not a group"):
+        load_config(flags={"hints.writers.file_missing.more": "x"}, start=tmp_path)
+
+
 def test_a_mistyped_key_names_file_line_group_and_the_nearest_key(tmp_path: Path) -> None:
     error = problem(tmp_path, "seed = 3\n\n[train.hint]\nwieght = 0.5\n")
     assert error.where == f"{tmp_path / 'recompose.toml'}:4  [train.hint]"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
+from composer_replication.cli.demo import command
+from composer_replication.cli.main import VERBS
 from composer_replication.core.config.load import load_config
 from tests.cli.workspace import files, recompose
 
@@ -27,6 +30,44 @@ def test_the_demo_runs_every_stage_and_says_what_comes_next(tmp_path: Path) -> N
     assert load_config([demo / "recompose.toml"], start=tmp_path).config.train.preference.weight > 0
     again = recompose("show", "site", "s001", "-c", "demo/recompose.toml", cwd=tmp_path)
     assert again.code == 0
+
+
+@pytest.mark.train
+def test_with_json_every_verb_prints_one_object_and_nothing_else(tmp_path: Path) -> None:
+    said = recompose("demo", "--json", "--train.steps", "1", cwd=tmp_path)
+    assert (said.code, said.err) == (0, "")
+    stages = said.value["stages"]
+    assert list(stages) == ["ingest", "sites", "hints", "build", "train"] and all(stage["wrote"] for stage in stages.values())
+    calls = {
+        "demo": [["--dry-run"]],
+        "doctor": [[]],
+        "init": [["-o", "other"], ["--schema"]],
+        "ingest": [[]],
+        "sites": [[]],
+        "hints": [[]],
+        "build": [[]],
+        "train": [["--train.steps", "1"]],
+        "show": [["session", "s001"], ["site", "s001"], ["example", "e001"], ["run"]],
+    }
+    assert list(calls) == list(VERBS)
+    for verb, lists in calls.items():
+        for arguments in lists:
+            settings = [] if verb in ("demo", "init") else ["-c", "demo/recompose.toml"]
+            said = recompose(verb, *arguments, *settings, "--json", cwd=tmp_path)
+            assert isinstance(said.value, dict), (verb, said.out)  # fails where anything stands beside the object
+
+
+def test_the_last_line_names_a_command_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / ".venv" / "bin" / "recompose"
+    script.parent.mkdir(parents=True)
+    script.write_text("#!/bin/sh\n", "utf-8")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "argv", [str(script), "demo"])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert command() == ".venv/bin/recompose"
+    monkeypatch.setenv("PATH", str(script.parent))
+    assert command() == "recompose"
 
 
 def test_a_dry_run_of_the_demo_writes_nothing_and_json_is_one_object(tmp_path: Path) -> None:

@@ -8,15 +8,24 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from composer_replication.cli.student import make_tokenizer
 from composer_replication.core.codec import record_to_json
+from composer_replication.core.config.data import HeldOutSettings
+from composer_replication.core.config.root import Config
 from composer_replication.core.jsonl import write_lines
 from composer_replication.core.site import Preference
-from composer_replication.core.trace import Text, Turn
+from composer_replication.core.trace import Session, Text, Turn
+from composer_replication.evaluation.hint_lift import audit_hints
+from composer_replication.tokens.artefact import load_dataset
+from composer_replication.tokens.example import TrainingExample
+from composer_replication.tokens.split import is_held_out
 from tests.cli.test_ingest import log_lines
-from tests.cli.workspace import files, recompose
+from tests.cli.workspace import files, fill, recompose, session
 from tests.training.test_ranks import free_port
 
 pytestmark = pytest.mark.train
@@ -110,6 +119,21 @@ def test_a_weighted_channel_without_data_is_refused_before_a_run_exists(work: Pa
     assert not (work / "recompose" / "runs").exists()
 
 
+@pytest.mark.parametrize("flags", [(), ("--dry-run",)])
+def test_what_would_stop_a_run_in_its_middle_is_refused_before_it_exists(work: Path, flags: tuple[str, ...]) -> None:
+    """A pair counts twice its longer side, so it can be too long where every example fits."""
+    there = files(work)
+    data = load_dataset(work / "recompose" / "examples", tokenizer_sha256=None)
+    (pair,), widest = data.pairs, max(len(e.ids) + sum(len(v.hint_ids) for v in e.hints) for e in data.examples)
+    needs = 2 * (len(pair.prefix_ids) + max(len(pair.chosen_ids), len(pair.rejected_ids)))
+    limit = ("--train.micro_tokens", str(needs - 1))
+    said = recompose(*TRAIN, *limit, *flags, cwd=work)
+    assert needs > widest and said.code == 1 and f"pair {pair.id}" in said.err
+    assert f"needs {needs} tokens" in said.err and "train.micro_tokens" in said.err and "build.max_tokens" in said.err
+    assert files(work) == there
+    assert recompose(*TRAIN, "--train.micro_tokens", str(needs), "--dry-run", cwd=work).code == 0
+
+
 def test_a_run_that_a_health_rule_stops_ends_with_exit_code_3(work: Path) -> None:
     """Steps of 1e30 overflow; the statuses of the channels that lead to 3 as well are tested with the trainer."""
     flags = ("--train.learning_rate", "1e30", "--train.warmup_steps", "0", "--train.steps", "5", "--train.batch_examples", "2")
@@ -171,6 +195,47 @@ def test_the_audit_measures_each_kind_and_writes_what_it_measured(work: Path) ->
     assert [(k["kind"], k["n"]) for k in value["audit"]["kinds"]] or value["audit"]["skipped"]["no_donor"] == 2
     out = recompose("hints", "--audit", cwd=work).out
     assert "It reports only." in out and "knows nothing yet" in out
+
+
+def two_sessions(work: Path) -> tuple[Session, Session, HeldOutSettings]:
+    """Written with sites and hints: one session to train on, one that is held out, and the settings by which it is."""
+    settings = HeldOutSettings(fraction=0.5, by="session")
+    named = [(f"sess-{n}", is_held_out(session(f"sess-{n}"), settings=settings)) for n in range(20)]
+    kept, out = (next(name for name, held in named if held is wanted) for wanted in (False, True))
+    pair = session(kept, text="plainly kept"), session(out, text="zyxwvut " * 9)
+    fill(work, pair)
+    return *pair, settings
+
+
+def test_the_tiny_tokenizer_never_sees_a_held_out_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, settings = two_sessions(tmp_path)
+    seen: list[str] = []
+    monkeypatch.setattr("composer_replication.cli.student.train_tiny_tokenizer", lambda texts: seen.extend(texts))
+    make_tokenizer(Config(held_out=settings), tmp_path / "sessions.jsonl")
+    assert any("plainly kept" in text for text in seen) and not any("zyxwvut" in text for text in seen)
+
+
+def test_the_audit_leaves_held_out_sites_out_and_runs_on_the_gpu_that_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, out, settings = two_sessions(tmp_path / "recompose")
+    flags = ("hints", "--audit", "--json", "--held_out.by", settings.by, "--held_out.fraction")
+    asked: list[tuple[set[str], Any]] = []
+
+    def spying(model: Any, examples: list[TrainingExample], *, device: Any = "cpu", **how: Any) -> Any:
+        asked.append(({e.session_id for e in examples}, device))
+        return audit_hints(model, examples, device="cpu", **how)
+
+    moved: list[Any] = []
+
+    def to(model: torch.nn.Module, device: Any) -> torch.nn.Module:
+        moved.append(device)
+        return model
+
+    monkeypatch.setattr("composer_replication.evaluation.hint_lift.audit_hints", spying)
+    assert recompose(*flags, str(settings.fraction), cwd=tmp_path).code == 0
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("transformers.PreTrainedModel.to", to)
+    assert recompose(*flags, "0", cwd=tmp_path).code == 0
+    assert asked == [({kept.id}, "cpu"), ({kept.id, out.id}, "cuda")] and moved[-1] == "cuda"
 
 
 def test_two_ranks_share_one_run_directory_and_one_voice(work: Path, repository_root: Path) -> None:

@@ -40,6 +40,11 @@ SECRETS: dict[str, tuple[str, ...]] = {
     "sendgrid_key": (f"SG.{some(22)}.{some(43)}",),
     "npm_token": (f"npm_{some(36)}",),
     "pypi_token": (f"pypi-AgEIcHlwaS5vcmc{some(80)}",),
+    "groq_key": (f"gsk_{some(52)}",),
+    "xai_key": (f"xai-{some(80)}",),
+    "docker_token": (f"dckr_pat_{some(27)}",),
+    "digitalocean_token": (f"dop_v1_{some_hex(64)}",),
+    "shopify_token": (f"shpat_{some_hex(32)}",),
     "jwt": (f"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIx{some(20)}.{some(43)}",),
     "email": ("ada.lovelace@analytical.co.uk", "dev+test@inkwell.dev"),
 }
@@ -59,7 +64,7 @@ def test_every_kind_goes_wherever_it_stands(kind: str, place: str) -> None:
 
 
 def test_every_rule_is_tried_by_a_secret() -> None:
-    apart = {"private_key", "basic_auth", "bearer_token", "slack_webhook"}
+    apart = {"private_key", "basic_auth", "bearer_token", "slack_webhook", "password"}
     assert {rule.kind for rule in RULES} - apart <= set(SECRETS)
 
 
@@ -70,6 +75,11 @@ CONTEXTUAL = (
     ("basic_auth", "git clone https://ada:s3cretpw@git.host/x.git", "s3cretpw"),
     ("basic_auth", "postgres://app:Tr0ub4dor&3@db:5432/app", "Tr0ub4dor&3"),
     ("bearer_token", "Authorization: Bearer abcdEFGH1234567890ijklMNOP", "abcdEFGH1234567890ijklMNOP"),
+    ("basic_auth", "Authorization: Basic YWRhOmxvdmVsYWNl", "YWRhOmxvdmVsYWNl"),
+    ("basic_auth", '{"authorization": "Basic YWRhOmxvdmVsYQ=="}', "YWRhOmxvdmVsYQ=="),
+    ("password", "db:\n  user: app\n  password: letmein\n  port: 3", "letmein"),
+    ("password", "     3\u2192  passwd: 'correct-horse'  # staging\n     4\u2192  port: 3", "correct-horse"),
+    ("password", "secret: velvet", "velvet"),
     ("slack_webhook", "https://hooks.slack.com/services/T0001/B0002/abcdefghijklmnop", "B0002/abcdefghijklmnop"),
     ("password", "PASSWORD=hunter22x", "hunter22x"),
     ("password", 'db_password: "correct-h0rse!"', "correct-h0rse!"),
@@ -118,6 +128,12 @@ CLEAN = (
     "Bearer token in the header; bearer <token>; Bearer ${TOKEN}",
     "-----BEGIN CERTIFICATE-----\nMIIDdzCCAl+gAwIBAgIEAgAAuTANBgkqhkiG9w0BAQUFADBaMQ\n-----END CERTIFICATE-----",
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl",
+    "class User:\n    name: str\n    password: str\n    secret: bytes\n",
+    "interface Login {\n  user: string\n  password: string\n}\ntype A = {\n  password: Hashed\n  secret: hashed\n}",
+    "const a = {\n  user: b,\n  password: hashed\n}\nf({\n  password: digest\n})",
+    "password: required\nsecret: null\npassword: ${DB}\npassword: self.pw\npassword: |\n  x\nsecret: *anchor\npassword: String!\n",
+    "Authorization: Basic authentication, Authorization: Basic Authentication, Authorization: Basic <token>",
+    "password: [REDACTED:password:744f9998]",
     "[REDACTED:email:0a1b2c3d] api_key=[REDACTED:openai_key:0a1b2c3d] token: REDACTED",
     "el_1a2b3c eyJ is a prefix; SG. stands for Singapore",
 )
@@ -219,7 +235,19 @@ def test_entropy() -> None:
 
 def test_hostile_text_takes_no_more_than_linear_time() -> None:
     redactor = Redactor(environ={})
-    for unit in ("-----BEGIN PRIVATE KEY-----\n", "password=", "a.", "a@", "://a:", "eyJa.", "secret" + " " * 5, "a-b.c-", "@a.b"):
+    for unit in (
+        "-----BEGIN PRIVATE KEY-----\n",
+        "password: a\n",
+        "Authorization: Basic aA",
+        "password=",
+        "a.",
+        "a@",
+        "://a:",
+        "eyJa.",
+        "secret" + " " * 5,
+        "a-b.c-",
+        "@a.b",
+    ):
         short, long = unit * (40_000 // len(unit)), unit * (160_000 // len(unit))
         times = []
         for text in (short, long):

@@ -79,3 +79,27 @@ def test_recovery_is_the_turn_after_the_error_and_warns(log: Path) -> None:
 def test_conversations_that_do_not_continue_one_another_are_apart(log: Path) -> None:
     states = list(ClaudeCodeIngester().ingest(log).to_states())
     assert len(list(claude_states_to_trace_examples([*states, *states]))) == 2
+
+
+def test_what_is_not_trained_in_the_guides_examples(log: Path) -> None:
+    """Rejected, renamed to nothing, cut off, or context of a later conversation: nobody trains it; the rest once."""
+    records = [json.loads(line) for line in log.read_text().splitlines()]
+    no = "The user doesn't want to proceed with this tool use. The tool use was rejected"
+    records += [_assistant(8, _call("c4", "Edit", file_path="src/parser.py")), _result(9, "c4", no, error=True)]
+    summary = {"role": "user", "content": "This session is being continued from a previous conversation. Summary: ..."}
+    records += [
+        {"type": "system", "subtype": "compact_boundary", "uuid": "b10", "sessionId": "s1", "parentUuid": None,
+         "compactMetadata": {"preservedMessages": {"uuids": ["a7"]}}},
+        {"type": "user", "uuid": "u11", "sessionId": "s1", "isCompactSummary": True, "message": summary},
+        _assistant(12, {"type": "text", "text": "Going on."}),
+    ]  # fmt: skip
+    log.write_text("".join(json.dumps(r) + "\n" for r in records))
+    states = list(ClaudeCodeIngester().ingest(log).to_states())
+    before, after = claude_states_to_trace_examples(states, error_kind_fn=lambda text: None)
+    said = {"before": [], "after": []}
+    for name, example in (("before", before), ("after", after)):
+        said[name] = [(t.content or t.tool_calls[0]["id"], t.trained) for t in example.turns if t.role == "assistant"]
+    assert said["before"] == [
+        ("c1", False), ("I will look for it.", True), ("c3", True), ("A test fails.", True), ("c4", False),
+    ]  # fmt: skip
+    assert said["after"] == [("A test fails.", False), ("Going on.", True)]

@@ -9,9 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
+from composer_replication.core.config.train import HintSettings
 from composer_replication.losses.channel import CHANNELS, ChannelLoss, channel_status
+from composer_replication.losses.hint import Divergence, hint_divergence
 from composer_replication.losses.policy import lm_ce, token_logprobs
 from composer_replication.losses.preference import dpo, sequence_logprobs
 from composer_replication.losses.total import RunningMean, channel_scales, total_loss
@@ -108,6 +111,19 @@ def test_a_sequence_without_tokens_is_an_error_not_log_two() -> None:
         sequence_logprobs(torch.zeros(2), torch.tensor([0, 0]), num_sequences=2)
 
 
+# ---- settings ----
+
+
+@pytest.mark.parametrize(("beta", "named"), [(0.0, "kl(teacher, student)"), (1.0, "kl(student, teacher)")])
+def test_beta_0_and_1_are_settings_and_are_the_two_kls(beta: float, named: Divergence) -> None:
+    settings = HintSettings(beta=beta)
+    student_NV, teacher_NV = torch.randn(5, 9), torch.randn(5, 9)
+    value_N = hint_divergence(student_NV, teacher_NV, divergence=settings.divergence, beta=settings.beta)
+    assert torch.equal(value_N, hint_divergence(student_NV, teacher_NV, divergence=named))
+    with pytest.raises(ValidationError):
+        HintSettings(beta=beta + (0.1 if beta else -0.1))
+
+
 # ---- reduction ----
 
 
@@ -134,14 +150,24 @@ def test_an_empty_channel_is_zero_with_zero_gradient() -> None:
 
 def test_scales_divide_by_the_running_mean_or_not_at_all() -> None:
     means = {name: RunningMean() for name in CHANNELS}
-    for norm in (1.0, 3.0, 0.0):
+    for norm in (1.0, 2.9, 0.0):
         means["hint"].add(norm)
-    assert channel_scales({"lm_ce": 1.0, "hint": 3.0, "preference": 0.0}, means, balance="grad_norm") == {
-        "lm_ce": 1.0,
-        "hint": 1.5,
-        "preference": 0.0,
-    }
+    scales = channel_scales({"lm_ce": 1.0, "hint": 3.0, "preference": 0.0}, means, balance="grad_norm")
+    assert scales == pytest.approx({"lm_ce": 1.0, "hint": 1.5, "preference": 0.0})  # (0.9 * 1.0 + 2.9) / 1.9 = 2
     assert channel_scales({"hint": 3.0}, means, balance="none") == {"hint": 3.0}
+
+
+def test_the_running_mean_is_exponential_and_corrected_for_its_start() -> None:
+    """Adam's form of it, m = 0.9 m + 0.1 x divided by 1 - 0.9 ** n; an all-time mean stays behind where norms move."""
+    norms = np.random.default_rng(3).uniform(0.5, 2.0, 30)
+    mean, moment = RunningMean(), 0.0
+    for n, norm in enumerate(norms, start=1):
+        mean.add(float(norm))
+        moment = 0.9 * moment + 0.1 * norm
+        assert mean.value == pytest.approx(moment / (1 - 0.9**n), rel=1e-12)
+    for _ in range(50):
+        mean.add(100.0)
+    assert mean.value == pytest.approx(100.0, rel=0.01) and RunningMean().value == 0.0
 
 
 @pytest.mark.parametrize(

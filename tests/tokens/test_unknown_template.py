@@ -11,6 +11,7 @@ from hypothesis import given, settings
 
 from composer_replication.core.errors import RenderError
 from composer_replication.core.trace import Opaque, Text, ToolCall, ToolResult, Turn
+from composer_replication.tokens.families import template_sha256
 from composer_replication.tokens.renderer import Renderer
 from tests.tokens.students import TOOLS, chatml_tokenizer, official, turn_lists
 
@@ -88,6 +89,7 @@ def test_a_template_that_rewrites_history_is_refused_with_both_renderings() -> N
     assert "rewrites what came earlier: the messages up to turn 6 alone read" in caught.value.what
     assert "<think>" in caught.value.what and "but with what follows" in caught.value.what
     assert "qwen3" in caught.value.fix
+    assert "the chat template of" in caught.value.where and template_sha256(strips)[:12] in caught.value.where
 
 
 @pytest.mark.parametrize(

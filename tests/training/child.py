@@ -45,7 +45,7 @@ def ranked_run(folder: Path, case: str) -> None:
     config = make_config(**RANKS[case])
     rank = int(os.environ.get("RANK", "0"))
     run = make_run(folder if rank == 0 else folder / "other", config, name="r")
-    examples = [make_example(0, length=22, hints=2), make_example(1, length=35, hints=0)]
+    examples = [make_example(0, length=22, hints=2), make_example(1, length=35, hints=int(case == "empty_rank"))]
     student = make_student()
     train(config, student=student, examples=examples, pairs=[make_pair(0)] if case == "empty_channel" else [], run=run)
     weights = {n: p.detach().contiguous() for n, p in student.model.named_parameters()}

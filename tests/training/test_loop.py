@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,14 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from composer_replication.core.config.student import LoraSettings, StudentSettings
-from composer_replication.core.errors import AlignmentError, DataError, StoppedError
+from composer_replication.core.errors import AlignmentError, ConfigError, DataError, StoppedError
+from composer_replication.losses.channel import CHANNELS, ChannelLoss
 from composer_replication.losses.hint import hint_divergence
-from composer_replication.models.load import load_student
+from composer_replication.losses.total import total_loss
+from composer_replication.models.load import Student, load_student
 from composer_replication.tokens.batch import count, micro_batches
-from composer_replication.training.loop import accumulate, train, train_step
+from composer_replication.tokens.example import PreferencePair
+from composer_replication.training.loop import accumulate, measure, train, train_step
 from composer_replication.training.state import Trainer
 from tests.training.small_student import (
     WordTokenizer,
@@ -37,19 +41,24 @@ ALL = {"preference": {"weight": 1.0}}
 ONLY_HINT = {"lm_ce": {"weight": 0.0}}
 
 
-def losses_of(trainer: Trainer, examples: list) -> dict[str, float]:
-    micros = micro_batches(examples, [], micro_tokens=10_000)
-    return {name: seen.loss for name, seen in accumulate(trainer, micros, count(examples), scales=None).items()}
+def losses_of(trainer: Trainer, examples: list, pairs: Sequence[PreferencePair] = ()) -> dict[str, float]:
+    micros = micro_batches(examples, pairs, micro_tokens=10_000)
+    return {name: seen.loss for name, seen in accumulate(trainer, micros, count(examples, pairs), scales=None).items()}
+
+
+def loud_student() -> Student:
+    """A louder start, so that hints change the teacher by more than noise."""
+    student = make_student()
+    with torch.no_grad():
+        for p in student.model.parameters():
+            p.mul_(3.0) if p.ndim > 1 else None
+    return student
 
 
 def test_two_alternating_batches_both_get_better_at_their_own_tokens() -> None:
     """Each batch at its own loss tokens, against its value before, and against a batch of the same kind that is never trained on."""
     config = make_config(steps=60, learning_rate=3e-3, **ONLY_HINT)
-    student = make_student()
-    with torch.no_grad():  # a louder start, so that hints change the teacher by more than noise
-        for p in student.model.parameters():
-            p.mul_(3.0) if p.ndim > 1 else None
-    trainer = start_trainer(config, student)
+    trainer = start_trainer(config, loud_student())
     batches = [[make_example(10 * k + i, length=24, hints=1, lm=False) for i in range(3)] for k in range(3)]
     before = [losses_of(trainer, batch)["hint"] for batch in batches]
     for step in range(40):
@@ -70,6 +79,35 @@ def test_lm_ce_learns_its_own_tokens_and_leaves_the_targets_alone() -> None:
     after = [losses_of(trainer, batch)["lm_ce"] for batch in batches]
     assert after[0] < 0.5 * before[0] and after[1] < 0.5 * before[1]
     assert after[2] > 0.8 * before[2]  # random ids: nothing to learn about them elsewhere
+
+
+def test_preferences_learn_their_own_pairs() -> None:
+    config = make_config(steps=60, learning_rate=3e-3, lm_ce={"weight": 0.0}, hint={"weight": 0.0}, **ALL)
+    trainer = start_trainer(config, make_student())
+    batches = [[make_pair(10 * k + i) for i in range(3)] for k in range(3)]
+    before = [losses_of(trainer, [], batch)["preference"] for batch in batches]
+    for step in range(40):
+        train_step(trainer, [], batches[step % 2], step=step)
+    after = [losses_of(trainer, [], batch)["preference"] for batch in batches]
+    assert before == pytest.approx([math.log(2)] * 3)  # policy = reference
+    assert after[0] < 0.5 * before[0] and after[1] < 0.5 * before[1]
+    assert after[2] > 0.8 * before[2]  # random ids: nothing to learn about them elsewhere
+
+
+def test_all_three_channels_together_learn_their_own_tokens() -> None:
+    """Two alternating batches of all channels, each against its value before and against the third batch, never trained on."""
+    config = make_config(steps=80, learning_rate=3e-3, **ALL)
+    trainer = start_trainer(config, loud_student())
+    batches = [
+        ([make_example(10 * k + i, length=24, hints=1) for i in range(3)], [make_pair(10 * k + i) for i in range(3)]) for k in range(3)
+    ]
+    before = [losses_of(trainer, *batch) for batch in batches]
+    for step in range(60):
+        train_step(trainer, *batches[step % 2], step=step)
+    after = [losses_of(trainer, *batch) for batch in batches]
+    for name in ("lm_ce", "hint", "preference"):
+        ratios = [new[name] / old[name] for new, old in zip(after, before, strict=True)]
+        assert max(ratios[:2]) < 0.6 and max(ratios[:2]) < 0.7 * ratios[2], (name, ratios)
 
 
 # ---- what a run writes ----
@@ -129,6 +167,14 @@ def test_nothing_to_train_on_and_a_used_run_are_errors(tmp_path: Path) -> None:
     train(config, student=make_student(), examples=EXAMPLES, run=run)
     with pytest.raises(DataError, match="taken steps already"):
         train(config, student=make_student(), examples=EXAMPLES, run=run)
+
+
+def test_what_cannot_fit_stops_before_the_first_step(tmp_path: Path) -> None:
+    config = make_config(steps=2, micro_tokens=30)
+    run = make_run(tmp_path, config)
+    with pytest.raises(ConfigError, match="the teacher row of s5:0:c in example e5 is the longest item and needs 39 tokens"):
+        train(config, student=make_student(), examples=EXAMPLES, run=run)
+    assert run.events() == [] and run.metrics() == []
 
 
 # ---- health ----
@@ -217,9 +263,12 @@ def test_balanced_weights_are_shares_of_the_hidden_gradient() -> None:
     line = train_step(trainer, EXAMPLES, PAIRS, step=0)
     for name, weight in (("lm_ce", 1.0), ("hint", 0.5), ("preference", 1.0)):
         assert line[f"{name}/scale"] * line[f"{name}/grad_norm"] == pytest.approx(weight, rel=1e-5)
+    first = line["hint/grad_norm"]
     line = train_step(trainer, EXAMPLES, PAIRS, step=1)
-    assert line["hint/scale"] * trainer.means["hint"].total / 2 != 0.5  # the second norm counts from the next step on
-    assert trainer.means["hint"].count == 2
+    assert line["hint/scale"] * first == pytest.approx(0.5)  # the second norm counts from the next step on
+    expected = (0.9 * first + line["hint/grad_norm"]) / 1.9
+    assert first != pytest.approx(line["hint/grad_norm"], rel=1e-4)
+    assert train_step(trainer, EXAMPLES, PAIRS, step=2)["hint/scale"] == pytest.approx(0.5 / expected)
 
 
 def test_raw_sums_keep_the_weights() -> None:
@@ -275,6 +324,30 @@ def test_the_step_uses_the_rate_of_the_plan_and_the_clipped_gradient() -> None:
     assert line["lr"] == pytest.approx(2.5e-4) and float(moved.max()) == pytest.approx(2.5e-4, rel=1e-2)
     moment = math.sqrt(sum(float(state["exp_avg"].square().sum()) for state in trainer.optimiser.state.values()))
     assert line["grad_norm"] > 1.0 and moment == pytest.approx(0.1 * 0.5, rel=1e-3)
+
+
+# ---- devices ----
+
+
+def test_measuring_never_mixes_devices() -> None:
+    """Everything on "meta", which refuses a CPU tensor among its own as CUDA does: also a loss that is detached, and a trunk it misses."""
+    hidden, unused = (torch.ones(2, 3, device="meta", requires_grad=True) for _ in range(2))
+    attached = ChannelLoss(name="hint", values=hidden.square().sum(-1), tokens=2, global_units=2)
+    detached = dataclasses.replace(attached, name="lm_ce", values=torch.ones(4, device="meta"))
+    sums = torch.zeros(len(CHANNELS), 3, dtype=torch.float64, device="meta")
+    measure(sums, [attached, detached], [unused, hidden])
+    measure(sums, [attached], [unused])
+    total = total_loss([attached, detached], {"lm_ce": 1.0, "hint": 2.0})
+    total.backward()
+    assert sums.device.type == total.device.type == "meta" and hidden.grad is not None
+
+
+def test_what_is_measured_of_a_channel() -> None:
+    sums, hidden = torch.zeros(len(CHANNELS), 3, dtype=torch.float64), torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    part = ChannelLoss(name="hint", values=hidden.square().sum(-1), tokens=7, global_units=4)
+    measure(sums, [part, part], [torch.zeros(1, requires_grad=True), hidden])
+    # mean = 30 / 4, gradient = hidden / 2, squared norm = 30 / 4
+    assert sums.tolist() == [[0, 0, 0], [14, 15, 15], [0, 0, 0]]
 
 
 # ---- LoRA ----

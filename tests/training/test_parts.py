@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from composer_replication.core.config.train import TrainSettings
-from composer_replication.core.errors import StoppedError
+from composer_replication.core.errors import ConfigError, StoppedError
 from composer_replication.losses.channel import CHANNELS
+from composer_replication.tokens.batch import micro_batches
 from composer_replication.training.health import ChannelStep, Health
 from composer_replication.training.identity import data_sha256, weights_sha256
 from composer_replication.training.optimiser import learning_rate, make_optimiser
+from composer_replication.training.plan import check_plan, forward_sizes
 from composer_replication.training.sampler import Sampler, share
 from composer_replication.training.watch import watched
 from tests.training.small_student import make_example, make_pair, small_model
@@ -23,7 +23,7 @@ from tests.training.small_student import make_example, make_pair, small_model
 
 
 @settings(max_examples=80, deadline=None)
-@given(hinted=st.integers(0, 7), plain=st.integers(0, 9), batch=st.integers(1, 12), pairs=st.integers(0, 9), seed=st.integers(0, 99))
+@given(hinted=st.integers(0, 7), plain=st.integers(0, 9), batch=st.integers(2, 12), pairs=st.integers(0, 9), seed=st.integers(0, 99))
 def test_every_step_has_every_stratum_without_replacement(hinted: int, plain: int, batch: int, pairs: int, seed: int) -> None:
     if hinted + plain == 0:
         return
@@ -33,7 +33,7 @@ def test_every_step_has_every_stratum_without_replacement(hinted: int, plain: in
     size = min(batch, hinted + plain)
     for drawn, drawn_pairs in steps:
         assert len(drawn) == size
-        if size > 1 and hinted and plain:
+        if hinted and plain:
             assert 0 < sum(bool(e.hints) for e in drawn) < size
         assert (len(drawn_pairs) > 0) == (pairs > 0)
     for stratum, count in ((True, hinted), (False, plain)):
@@ -43,11 +43,49 @@ def test_every_step_has_every_stratum_without_replacement(hinted: int, plain: in
     assert [e.id for e in sampler.step(5)[0]] == [e.id for e in steps[5][0]]  # a function of the step alone
 
 
-def test_one_example_a_step_takes_turns_and_begins_with_a_hint() -> None:
-    examples = [make_example(0, hints=1), *(make_example(i, hints=0) for i in (1, 2, 3))]
-    drawn = [Sampler(examples=examples, batch_examples=1, seed=1).step(k)[0][0] for k in range(8)]
-    assert [bool(e.hints) for e in drawn] == [True, False, False, False, True, False, False, False]
-    assert Counter(e.id for e in drawn) == {"e0": 2, "e1": 2, "e2": 2, "e3": 2}
+@settings(max_examples=60, deadline=None)
+@given(both=st.integers(0, 5), hint=st.integers(0, 5), lm=st.integers(0, 5), neither=st.integers(0, 3), batch=st.integers(2, 6))
+def test_every_step_feeds_every_channel_of_the_data_set(both: int, hint: int, lm: int, neither: int, batch: int) -> None:
+    """Also where hinted examples have no trained span, so that "exhausted" is never "not drawn in this step"."""
+    kinds = [(both, 1, True), (hint, 1, False), (lm, 0, True), (neither, 0, False)]
+    examples = [make_example(20 * k + i, hints=h, lm=t) for k, (n, h, t) in enumerate(kinds) for i in range(n)]
+    sampler = Sampler(examples=examples, batch_examples=batch, seed=3)
+    for step in range(10):
+        drawn, _ = sampler.step(step)
+        assert any(e.hints for e in drawn) == (both + hint > 0)
+        assert any(e.trained for e in drawn) == (both + lm > 0)
+        assert all(e.hints or e.trained for e in drawn)
+
+
+def test_one_example_a_step_is_refused_where_it_cannot_feed_both_channels() -> None:
+    mixed = [make_example(0, hints=1), make_example(1, hints=0)]
+    for examples in (mixed, [make_example(0, hints=1), make_example(1, hints=1, lm=False)]):
+        with pytest.raises(ConfigError, match="batch_examples = 1") as caught:
+            check_plan(TrainSettings(batch_examples=1), examples=examples)
+        assert "train.batch_examples = 2" in caught.value.fix
+        check_plan(TrainSettings(batch_examples=2), examples=examples)
+    for alike in (mixed[:1], mixed[1:], [make_example(0), make_example(1)]):
+        check_plan(TrainSettings(batch_examples=1), examples=alike)
+        drawn = [e.id for step in range(len(alike)) for e in Sampler(examples=alike, batch_examples=1, seed=1).step(step)[0]]
+        assert sorted(drawn) == [e.id for e in alike]
+
+
+@settings(max_examples=60, deadline=None)
+@given(lengths=st.lists(st.integers(20, 60), max_size=5), hints=st.integers(0, 2), sides=st.lists(st.integers(1, 30), max_size=4))
+def test_an_item_that_does_not_fit_is_named_before_the_run(lengths: list[int], hints: int, sides: list[int]) -> None:
+    """The sizes are those that `micro_batches` raises for: one token less than the longest and a run would stop in its middle."""
+    examples = [make_example(i, length=n, hints=hints) for i, n in enumerate(lengths)]
+    pairs = [make_pair(i, prefix=5, chosen=n, rejected=3) for i, n in enumerate(sides)]
+    if not examples and not pairs:
+        return
+    longest, name = max(forward_sizes(examples, pairs))
+    check_plan(TrainSettings(micro_tokens=longest), examples=examples, pairs=pairs)
+    assert micro_batches(examples, pairs, micro_tokens=longest)
+    with pytest.raises(ConfigError):
+        micro_batches(examples, pairs, micro_tokens=longest - 1)
+    with pytest.raises(ConfigError, match=rf"needs {longest} tokens in one forward, train.micro_tokens is {longest - 1}") as caught:
+        check_plan(TrainSettings(micro_tokens=longest - 1), examples=examples, pairs=pairs)
+    assert name in str(caught.value) and "build.max_tokens" in caught.value.fix and f"train.micro_tokens = {longest}" in caught.value.fix
 
 
 def test_pairs_alone_and_pairs_in_proportion() -> None:

@@ -14,6 +14,7 @@ import torch
 
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.core.rundir import RunDir
+from composer_replication.tokens.example import TrainingExample
 from composer_replication.training.checkpoint import load_tensors, read_state
 from composer_replication.training.loop import train
 from composer_replication.training.optimiser import make_optimiser
@@ -95,6 +96,52 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path) -
     run.add_metrics({"step": 1, "loss": 9.0})
     train(config, student=make_student(), examples=EXAMPLES, run=run, resume=True)
     assert [line["loss"] != 9.0 for line in run.metrics()] == [True, True]
+
+
+class Drying:
+    """A producer whose hint views run out after the second step, as when a policy stops making a mistake."""
+
+    def __init__(self, *, examples: list[TrainingExample], **_: Any) -> None:
+        self.examples = examples
+
+    def step(self, step: int) -> tuple[list[TrainingExample], list[Any]]:
+        return [e for e in self.examples if step < 2 or not e.hints], []
+
+
+def test_a_channel_that_was_exhausted_stays_so_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("composer_replication.training.loop.Sampler", Drying)
+    config = make_config(steps=6, checkpoint_every=1, starved_steps=1)
+    run = make_run(tmp_path, config)
+
+    def interrupt(line: dict[str, Any]) -> None:
+        if line["step"] == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config, student=make_student(), examples=EXAMPLES, run=run, on_step=interrupt)
+    result = train(config, student=make_student(), examples=EXAMPLES, run=run, resume=True)
+    assert [line["hint/status"] for line in run.metrics()] == ["active"] * 2 + ["exhausted"] * 4
+    assert result.statuses["hint"] == "exhausted" and not [e for e in run.events() if e["kind"] == "starved"]
+
+
+def test_running_means_and_bad_streaks_go_on_after_a_resume(tmp_path: Path) -> None:
+    whole = finished(tmp_path / "whole", steps=4, starved_steps=9, learning_rate=1e-2, warmup_steps=0)
+    config = make_config(steps=4, starved_steps=9, learning_rate=1e-2, warmup_steps=0)
+    run = make_run(tmp_path / "cut", config)
+
+    def interrupt(line: dict[str, Any]) -> None:
+        if line["step"] == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config, student=make_student(), examples=EXAMPLES, run=run, on_step=interrupt)
+    train(config, student=make_student(), examples=EXAMPLES, run=run, resume=True)
+    for ours, theirs in zip(run.metrics(), whole.metrics(), strict=True):
+        assert ours["hint/scale"] == pytest.approx(theirs["hint/scale"], rel=1e-4)
+    norms = [line["hint/grad_norm"] for line in whole.metrics()]
+    weights = [0.9**k for k in range(3)]
+    expected = sum(w * n for w, n in zip(weights, norms[2::-1], strict=True)) / sum(weights)
+    assert whole.metrics()[3]["hint/scale"] == pytest.approx(1.0 / expected, rel=1e-6)
 
 
 def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:

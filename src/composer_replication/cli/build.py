@@ -22,7 +22,7 @@ from composer_replication.tokens.split import is_held_out, split_unit
 def build(*, common: Common = Common()) -> int:
     """Token sequences for the student: sessions, sites and hints -> examples/."""
     job = open_job(common)
-    inputs = [job.need_file(job.sessions, verb="ingest"), job.need_file(job.sites, verb="sites"), job.need_file(job.hints, verb="hints")]
+    inputs = [job.need_file(job.sessions, verb="ingest"), job.need_fresh(job.sites, verb="sites"), job.need_fresh(job.hints, verb="hints")]
     if job.config.build.pairs:
         inputs.append(job.need_file(Path(job.config.build.pairs), verb="build"))
     tokenizer = make_tokenizer(job.config, job.sessions)
@@ -33,6 +33,7 @@ def build(*, common: Common = Common()) -> int:
         deque(tally(_items(job, renderer), into=counts), maxlen=0)
         done = report(counts)
     else:
+        tokenizer.chat_template = renderer.template  # what the student is trained on is what it must be served with
         tokenizer.save_pretrained(str(job.examples / FOLDER))
         done = write_dataset(job.examples, _items(job, renderer), meta=_meta(job, renderer, inputs, split))
     value = {**asdict(done), "held_out": split, "renderer": renderer.describe()}

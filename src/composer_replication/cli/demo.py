@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
+import shlex
+import shutil
+import sys
 import time
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from composer_replication.cli.build import build
 from composer_replication.cli.flags import Common
@@ -53,8 +60,7 @@ def demo(*, common: Common = Common()) -> int:
         need(package, extra="train")
     folder.mkdir(parents=True, exist_ok=True)
     config.write_text(SETTINGS.format(logs=logs.as_posix(), pairs=pairs.as_posix()), "utf-8")
-    # With --json the stages say nothing, and the demo prints the one object.
-    inner = Common(config=(config,), quiet=common.quiet or common.json, verbose=common.verbose)
+    inner = Common(config=(config,), json=common.json, quiet=common.quiet, verbose=common.verbose)
     stages: list[tuple[str, Callable[[], int]]] = [
         ("ingest", lambda: ingest(common=inner)),
         ("sites", lambda: sites(common=inner)),
@@ -63,15 +69,32 @@ def demo(*, common: Common = Common()) -> int:
         ("train", lambda: train(common=inner)),
     ]
     done: dict[str, float] = {}
+    told: dict[str, Any] = {}
     for name, stage in stages:
         began = time.monotonic()
         job.screen.line(f"\n$ recompose {name} -c {config}", style="bold")
-        if code := stage():
+        said = io.StringIO()  # with --json every stage prints an object; they go into the one of the demo
+        with contextlib.redirect_stdout(said) if common.json else contextlib.nullcontext():
+            code = stage()
+        told[name] = json.loads(said.getvalue() or "{}")
+        if code:
+            job.screen.result({"folder": str(folder), "stages": told, "problem": f"{name} ended with exit code {code}"})
             return code
         done[name] = round(time.monotonic() - began, 1)
     job.screen.line(f"\n The demo is done in {time.monotonic() - start:.0f} s. The logs were made up and the pairs are made by hand;")
     job.screen.line(" that a loss fell says nothing about a better agent. Each command above can be run again by itself.")
-    return job.finish({"folder": str(folder), "seconds": done}, wrote=[folder], next_command="recompose ingest ~/.claude/projects")
+    return job.finish(
+        {"folder": str(folder), "seconds": done, "stages": told}, wrote=[folder], next_command=f"{command()} ingest ~/.claude/projects"
+    )
+
+
+def command() -> str:
+    """How a shell calls this program: by name where it is on the PATH, else by the path of the installed script."""
+    script = Path(sys.argv[0]).absolute()
+    if shutil.which("recompose") or script.name != "recompose" or not script.is_file():
+        return "recompose"
+    here = Path.cwd()
+    return shlex.quote(str(script.relative_to(here) if script.is_relative_to(here) else script))
 
 
 def shipped(name: str) -> Path:

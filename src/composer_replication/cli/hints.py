@@ -22,12 +22,13 @@ def hints(*, audit: bool = False, common: Common = Common()) -> int:
         Measure as well, with the student, how much each kind of hint changes it: audit.json. Needs PyTorch.
     """
     job = open_job(common)
-    job.need_file(job.sites, verb="sites")
     job.need_file(job.sessions, verb="ingest")
+    job.need_fresh(job.sites, verb="sites")
     reports = list(_reports(job))
     kept = [hint for report in reports for hint in report.hints]
     if not job.dry_run:
         write_lines(job.hints, map(record_to_json, kept))
+        job.stamp(job.hints, made_from=[job.sessions, job.sites])
     value = _show(job, reports, kept)
     wrote = [job.hints]
     if audit:

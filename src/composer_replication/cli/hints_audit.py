@@ -21,18 +21,22 @@ def audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
     """Lift per kind, with an interval over sessions; prints the table and returns everything that was measured."""
     for package in ("torch", "transformers"):
         need(package, extra="train")
+    import torch
+
     from composer_replication.evaluation.hint_lift import audit_hints
     from composer_replication.models.load import load_student
 
     tokenizer = make_tokenizer(job.config, job.sessions)
     student = load_student(job.config.student, tokenizer=tokenizer, seed=job.config.seed)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     measured = audit_hints(
-        student.model,
+        student.model.to(device),
         _examples(job, tokenizer, hints),
         pad_id=student.pad_id,
         max_tokens=job.config.train.micro_tokens,
         min_lift=job.config.hints.min_lift,
         seed=job.config.seed,
+        device=device,
     ).to_json()
     _show(job, measured)
     return measured

@@ -6,7 +6,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,22 +16,15 @@ from composer_replication.cli.flags import Common
 from composer_replication.cli.ingest_text import show_reading
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.problems import DONE, FIXABLE, UsageError
-from composer_replication.core.codec import write_sessions
+from composer_replication.core.codec import read_sessions, write_sessions
 from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.redact import Redactor
 from composer_replication.core.trace import Session
 from composer_replication.data.ingestion.claude_code import ingest as read_logs
 from composer_replication.data.ingestion.counts import FileReport
-from composer_replication.data.ingestion.find import RETENTION_NOTE, LogFile, default_folders, find_logs
-
-
-@dataclass(slots=True)
-class Tally:
-    """What was read so far; the sessions themselves are not kept."""
-
-    reports: list[FileReport] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
+from composer_replication.data.ingestion.find import RETENTION_NOTE, LogFile, default_folders, find_logs, other_files
+from composer_replication.data.ingestion.recount import recount
 
 
 def ingest(*paths: Path, yes: Annotated[bool, Parameter(name=("--yes", "-y"))] = False, common: Common = Common()) -> int:
@@ -46,38 +39,37 @@ def ingest(*paths: Path, yes: Annotated[bool, Parameter(name=("--yes", "-y"))] =
     """
     job = open_job(common)
     settings = job.config.ingest
-    logs = _find(job, [str(p) for p in paths] or list(settings.logs), yes=yes)
+    named = [str(p) for p in paths] or list(settings.logs)
+    logs = _find(job, named, yes=yes)
     redactor = Redactor(words=settings.redact_words) if settings.redact else None
-    tally = Tally()
-    sessions = _sessions(logs, job, redactor, tally)
+    reports: list[FileReport] = []
+    counts: Counter[str] = Counter()
+    sessions = _counted(_sessions(logs, job, redactor, reports), counts)
     if job.dry_run:
         for _ in sessions:
             pass
-    else:
-        write_sessions_if_any(job.sessions, sessions)
-    show_reading(job.screen, tally.reports, tally.counts)
-    value: dict[str, Any] = {"files": [r.to_json() for r in tally.reports], **tally.counts, "note": RETENTION_NOTE}
-    if not tally.counts["sessions"]:
+    elif write_sessions_if_any(job.sessions, sessions):
+        # What is told is what a reader of the file will find, not what was meant to be written.
+        counts.clear()
+        reports = recount(reports, _counted(read_sessions(job.sessions), counts))
+    others = other_files(named)
+    show_reading(job.screen, reports, counts, others)
+    value: dict[str, Any] = {"files": [r.to_json() for r in reports], **counts, "not_read": others, "note": RETENTION_NOTE}
+    if not counts["sessions"]:
         job.screen.line(" no session in these files: nothing was written; give other files or folders", style="yellow")
         job.screen.result({**value, "dry_run": job.dry_run, "wrote": [], "problem": "no session in these files"})
         return FIXABLE
-    reports = job.work / "ingest.json"
+    written = job.work / "ingest.json"
     if not job.dry_run:
-        write_json(reports, {"files": value["files"]})
-    job.finish(value, wrote=[job.sessions, reports], next_command=job.command("sites"))
+        write_json(written, {"files": value["files"]})
+    job.finish(value, wrote=[job.sessions, written], next_command=job.command("sites"))
     return DONE
 
 
-def write_sessions_if_any(path: Path, sessions: Iterator[Session]) -> None:
-    """Write sessions one at a time; where there is none, a file of an earlier call stays as it is."""
+def write_sessions_if_any(path: Path, sessions: Iterator[Session]) -> int:
+    """Write sessions one at a time; where there is none, a file of an earlier call stays as it is. Returns how many."""
     first = next(sessions, None)
-    if first is not None:
-        write_sessions(path, _chain(first, sessions))
-
-
-def _chain(first: Session, rest: Iterator[Session]) -> Iterator[Session]:
-    yield first
-    yield from rest
+    return 0 if first is None else write_sessions(path, chain((first,), sessions))
 
 
 def _find(job: Job, named: Sequence[str], *, yes: bool) -> tuple[LogFile, ...]:
@@ -94,11 +86,15 @@ def _find(job: Job, named: Sequence[str], *, yes: bool) -> tuple[LogFile, ...]:
     return logs
 
 
-def _sessions(logs: Sequence[LogFile], job: Job, redactor: Redactor | None, tally: Tally) -> Iterator[Session]:
+def _sessions(logs: Sequence[LogFile], job: Job, redactor: Redactor | None, reports: list[FileReport]) -> Iterator[Session]:
     for result in read_logs(logs, settings=job.config.ingest, redactor=redactor):
-        tally.reports.append(result.report)
-        for session in result.sessions:
-            tally.counts["sessions"] += 1
-            tally.counts["turns"] += len(session.turns)
-            tally.counts["calls"] += sum(len(t.calls) for t in session.turns)
-            yield session
+        reports.append(result.report)
+        yield from result.sessions
+
+
+def _counted(sessions: Iterator[Session], counts: Counter[str]) -> Iterator[Session]:
+    for session in sessions:
+        counts["sessions"] += 1
+        counts["turns"] += len(session.turns)
+        counts["calls"] += sum(len(t.calls) for t in session.turns)
+        yield session

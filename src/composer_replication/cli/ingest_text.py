@@ -12,7 +12,7 @@ from composer_replication.data.ingestion.find import RETENTION_NOTE
 SHOWN_FILES = 12
 
 
-def show_reading(screen: Screen, reports: Sequence[FileReport], counts: Mapping[str, int]) -> None:
+def show_reading(screen: Screen, reports: Sequence[FileReport], counts: Mapping[str, int], others: Mapping[str, int]) -> None:
     """Files, totals, what was skipped or removed, and that the agent deletes its logs."""
     rows = [
         (r.file, r.status, r.raw.records, len(r.session_names), r.counts.get("tool_use", 0), r.counts.get("is_error", 0)) for r in reports
@@ -24,6 +24,9 @@ def show_reading(screen: Screen, reports: Sequence[FileReport], counts: Mapping[
     screen.line(f"\n {counts['sessions']} sessions  {counts['turns']} turns  {counts['calls']} tool calls")
     for name, told in left_out(reports).items():
         screen.line(f" {name:8} {told}")
+    if others:
+        endings = ", ".join(f"{ending or 'no ending'} {count}" for ending, count in list(others.items())[:5])
+        screen.line(f" not read {sum(others.values())} files of other kinds ({endings})")
     screen.line(f" note     {RETENTION_NOTE}", style="dim")
 
 

@@ -7,7 +7,9 @@ job.command("sites")    -> "recompose sites -o work"   (with the flags that lead
 
 from __future__ import annotations
 
+import json
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ from composer_replication.cli.problems import UsageError
 from composer_replication.core.config.load import LoadedConfig, load_config
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError, DataError
+from composer_replication.core.jsonl import write_json
+from composer_replication.core.rundir import sha256_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +85,24 @@ class Job:
             raise DataError(f"no {path.name}", where=str(path), fix=f"run first: {self.command(verb)}")
         return path
 
+    def stamp(self, artefact: Path, *, made_from: Sequence[Path]) -> None:
+        """Write beside an artefact which files it was made from, so that nobody uses it with others."""
+        write_json(_stamp_of(artefact), {"made_from": {path.name: sha256_of(path) for path in made_from}})
+
+    def need_fresh(self, artefact: Path, *, verb: str) -> Path:
+        """The artefact, or a DataError where it is missing or was made from other files than those that lie here now.
+
+        An artefact without a stamp is the user's own and is taken as it is; `build` still checks every call id.
+        """
+        self.need_file(artefact, verb=verb)
+        stamp = _stamp_of(artefact)
+        made_from: dict[str, str] = json.loads(stamp.read_text("utf-8"))["made_from"] if stamp.exists() else {}
+        for name, sha256 in made_from.items():
+            if sha256_of(self.need_file(self.work / name, verb=name.partition(".")[0])) != sha256:
+                what = f"{artefact.name} was made from another {name}: its turns may not be the ones that stand there now"
+                raise DataError(what, where=str(artefact), fix=f"run again: {self.command(verb)}")
+        return artefact
+
     def finish(self, result: dict[str, Any], *, wrote: list[Path], next_command: str = "", notes: dict[Path, str] | None = None) -> int:
         """End a verb: what was written (or would have been), the next command, and the JSON object."""
         if self.dry_run:
@@ -95,6 +117,10 @@ class Job:
         listed = [str(path) for path in wrote]
         self.screen.result({**result, "dry_run": self.dry_run, "would_write" if self.dry_run else "wrote": listed, "next": next_command})
         return 0
+
+
+def _stamp_of(artefact: Path) -> Path:
+    return artefact.with_suffix(".meta.json")
 
 
 def _size(path: Path) -> str:

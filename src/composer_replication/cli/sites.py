@@ -27,6 +27,7 @@ def sites(*, common: Common = Common()) -> int:
     notes = sorted({str(w.message) for w in told})
     if not job.dry_run:
         write_lines(job.sites, map(record_to_json, found))
+        job.stamp(job.sites, made_from=[job.sessions])
     _show(job, found, summary, notes)
     next_command = job.command("hints") if summary.num_mistakes else job.command("show session")
     return job.finish({**summary.to_json(), "notes": notes}, wrote=[job.sites], next_command=next_command)

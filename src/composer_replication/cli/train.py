@@ -16,6 +16,7 @@ from composer_replication.core.rundir import RunDir, create_run, open_run
 from composer_replication.tokens.artefact import EXAMPLES, PAIRS, Dataset, load_dataset
 from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.renderer import Renderer
+from composer_replication.training.plan import check_plan
 
 
 def train(*, resume: Path | None = None, accept_changes: bool = False, name: str = "", common: Common = Common()) -> int:
@@ -36,6 +37,7 @@ def train(*, resume: Path | None = None, accept_changes: bool = False, name: str
     tokenizer = built_tokenizer(job.examples, build_command=job.command("build"))
     data = load_examples(job, tokenizer)
     plan = show_plan(job, data)
+    check_plan(job.config.train, examples=data.examples, pairs=data.pairs)
     if job.dry_run:
         return job.finish({"plan": plan}, wrote=[job.runs / (name or "<new run>")], next_command=job.command("train"))
     from composer_replication.models.load import load_student

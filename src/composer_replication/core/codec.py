@@ -43,6 +43,7 @@ from composer_replication.core.trace import (
 )
 
 SCHEMA = 1
+_ALWAYS: dict[type, tuple[str, ...]] = {Site: ("category", "flagged"), Hint: ("knows", "num_words", "overlap")}
 _ROLE_TO_LETTER: dict[Role, str] = {"system": "s", "user": "u", "assistant": "a", "tool": "t"}
 _LETTER_TO_ROLE: dict[str, Role] = {letter: role for role, letter in _ROLE_TO_LETTER.items()}
 
@@ -215,6 +216,8 @@ def turn_from_json(value: dict[str, Any]) -> Turn:
 def record_to_json(value: Site | Hint | Preference) -> dict[str, Any]:
     """A site, hint or preference as a flat JSON object without default values; a site carries its id."""
     row = _slim(value)
+    if not isinstance(value, Preference):  # what a reader filters by is always there
+        row |= {name: getattr(value, name) for name in _ALWAYS[type(value)]}
     if isinstance(value, Preference):
         row["chosen"] = turn_to_json(value.chosen)
         if value.rejected is not None:

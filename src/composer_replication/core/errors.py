@@ -87,5 +87,5 @@ def need(module: str, *, extra: str) -> ModuleType:
             raise  # the module is there, but something it needs is broken: do not blame the extra
         raise MissingExtraError(
             f"this needs the Python package {module.split('.')[0]!r}, which is not installed",
-            fix=f"run: pip install 'composer-replication[{extra}]'",
+            fix=f"run: pip install 'composer-replication[{extra}]' (in a clone: pip install '.[{extra}]')",
         ) from error

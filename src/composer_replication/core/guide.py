@@ -20,17 +20,21 @@ TOOL_ERROR_TAG = "[TOOL_RESULT (ERROR)]"  # the guide's text tag; nothing here r
 class TraceState:
     """One step of a session, e.g. TraceState("s1:7", [{"role": "user", ...}, ...], {"role": "assistant", ...}).
 
-    `messages` are chat messages in the shape of an OpenAI request; a tool message says whether it `is_error`.
+    `messages` are chat messages in the shape of an OpenAI request; a tool message says whether it `is_error`. `answers` are the tool
+    messages that answered the action; they show how the last step of a session ended, which no later state does.
     """
 
     state_id: str
     messages: list[dict[str, Any]]
     student_action: dict[str, Any]
+    answers: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceTurn:
     """One message; `error_kind` names the mistake it makes (None = none), `error_meta` holds what a hint may use.
+
+    `trained` = a model wrote it at this step and nothing speaks against cross-entropy on it; only assistant messages are trained.
 
     Example: TraceTurn(role="assistant", content="", tool_calls=({"id": "c1", ...},), error_kind="file_not_found")
     """
@@ -41,6 +45,7 @@ class TraceTurn:
     tool_call_id: str | None = None
     error_kind: str | None = None
     error_meta: Mapping[str, Any] = field(default_factory=dict)
+    trained: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

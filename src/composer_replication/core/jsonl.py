@@ -12,17 +12,18 @@ from typing import Any, TextIO
 from composer_replication.core.errors import DataError
 
 
-def dumps(value: Any) -> str:
-    """Compact JSON that keeps non-ASCII text as it is; lone surrogates are escaped so that the file stays UTF-8.
+def dumps(value: Any, *, indent: int | None = None) -> str:
+    """JSON, compact unless indented, with non-ASCII text as it is; lone surrogates are escaped so that the file stays UTF-8.
 
     >>> dumps({"a": "é"})
     '{"a":"é"}'
     """
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    separators = (",", ":") if indent is None else None
+    text = json.dumps(value, ensure_ascii=False, separators=separators, indent=indent)
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        return json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+        return json.dumps(value, ensure_ascii=True, separators=separators, indent=indent)
     return text
 
 
@@ -68,4 +69,4 @@ def write_lines(path: Path, values: Iterable[Any]) -> int:
 def write_json(path: Path, value: Any) -> None:
     """Write one indented JSON value, atomically."""
     with atomic_writer(path) as stream:
-        stream.write(json.dumps(value, ensure_ascii=False, indent=1) + "\n")
+        stream.write(dumps(value, indent=1) + "\n")

@@ -45,6 +45,15 @@ def _rule(kind: str, needles: str, pattern: str, flags: int = 0) -> Rule:
 
 _B = r"(?<![A-Za-z0-9_-])"  # a token does not begin inside a word
 _E = r"(?![A-Za-z0-9_-])"
+# A line of YAML, `password: letmein`: no digit or odd letter gives the value away, so only the whole line counts. What
+# stands in braces is code, and so are names of types, words about passwords, dotted names and what YAML does not take as text.
+_YAML_PASSWORD = (
+    r"(?m)(?<![{(\[,;]\n)^[ \t]{0,40}(?:\d{1,7}[\t\u2192][ \t]{0,40})?(?:- )?(?i:password|passwd|secret):[ \t]{1,8}"
+    r"(?![*!~/%@.|>?=-])(?!(?i:str|bytes|string|int|integer|number|bool|boolean|any|text|char|varchar|unknown|never|object|required|true|false|yes|no|on|off)"
+    r"\b)(?!(?i:[\"']?\S{0,64}(?:passw|secret|hash|token|crypt|param|input|valid|option|string|field|null|none|cred|required)))"
+    r"(?![A-Za-z_]\w{0,40}\.)(?![A-Z][A-Za-z]{0,60}!?[ \t\r]{0,8}$)"
+    r"[\"']?([^\s\"'`,;()\[\]{}<>$\\|&#:]{4,64})[\"']?[ \t]{0,8}(?:#[^\n]{0,200})?\r?$(?!\s{0,80}(?:\d{1,7}[\t\u2192]\s{0,40})?[})\]])"
+)
 RULES: tuple[Rule, ...] = (
     _rule(
         "private_key",
@@ -67,9 +76,21 @@ RULES: tuple[Rule, ...] = (
     _rule("sendgrid_key", "SG.", _B + r"SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}" + _E),
     _rule("npm_token", "npm_", _B + r"npm_[A-Za-z0-9]{36}" + _E),
     _rule("pypi_token", "pypi-Ag", _B + r"pypi-Ag[A-Za-z0-9_-]{50,}"),
+    _rule("groq_key", "gsk_", _B + r"gsk_[A-Za-z0-9]{32,}" + _E),
+    _rule("xai_key", "xai-", _B + r"xai-[A-Za-z0-9]{40,}" + _E),
+    _rule("docker_token", "dckr_pat_", _B + r"dckr_pat_[A-Za-z0-9_-]{20,}"),
+    _rule("digitalocean_token", "_v1_", _B + r"do[opr]_v1_[a-f0-9]{40,}" + _E),
+    _rule("shopify_token", "shpat_ shpca_ shppa_ shpss_", _B + r"shp(?:at|ca|pa|ss)_[A-Fa-f0-9]{32,}" + _E),
     _rule("jwt", "eyJ", _B + r"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}" + _E),
     _rule("basic_auth", "://", r"\b[a-z][a-z0-9+.-]*://[^\s:/@\"'`<>\[\]{}$]{0,64}:([^\s/@\"'`<>\[\]{}$]{3,128})@(?=[A-Za-z0-9\[])"),
     _rule("bearer_token", "earer", r"\b[Bb]earer\s+((?=[A-Za-z._~+/-]*\d)[A-Za-z0-9._~+/-]{20,}=*)"),
+    # Base64 of a name and a password mixes small and large letters; "Basic authentication" does not.
+    _rule(
+        "basic_auth",
+        "uthorization UTHORIZATION",
+        r"(?i:\bauthorization[\"']?\s{0,4}[:=,]\s{0,4}[\"']?basic)\s{1,4}((?=[A-Za-z0-9+/]{0,200}[a-z0-9][A-Z])[A-Za-z0-9+/_-]{8,}={0,2})",
+    ),
+    _rule("password", "assword: asswd: ecret: ASSWORD: ASSWD: ECRET:", _YAML_PASSWORD),
 )
 
 
@@ -275,6 +296,8 @@ class Redactor:
     @staticmethod
     def _assigned(text: str, at: int, match: re.Match[str], found: dict[int, tuple[int, str]]) -> None:
         """Note where the value of an assignment stands if it looks secret; positions are those of `text`."""
+        if text.endswith("[REDACTED:", 0, at):  # the kind in a mask is no name
+            return
         start, end = match.span("value")
         value = text[start:end].rstrip(".:")
         before = _NAME.search(text, max(0, at - 60), at)

@@ -19,6 +19,9 @@ from composer_replication.core.trace import Session, Turn
 # which exists only where a user asks for it.
 Category = Literal["mistake", "failed_check", "rejected", "interrupted", "sibling", "permission", "environment", "benign", "recovery"]
 CATEGORIES: tuple[str, ...] = get_args(Category)
+TARGET_CATEGORIES = frozenset({"mistake", "recovery"})
+UNTRAINED_CATEGORIES = TARGET_CATEGORIES | {"rejected", "interrupted"}
+UNCLASSIFIED = "unclassified"  # the kind of a failure that no rule names: nobody knows whose it is, so nothing trains on it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,11 @@ class Site:
     def id(self) -> str:
         """Stable name, `session:turn:call`."""
         return f"{self.session_id}:{self.turn}:{self.call_id or '-'}"
+
+    @property
+    def bars_lm_ce(self) -> bool:
+        """Whether cross-entropy must leave this message alone: a mistake, what a human rejected or cut off, an error nobody understands."""
+        return self.category in UNTRAINED_CATEGORIES or self.kind == UNCLASSIFIED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ What differs: the marked message is the mistaken one, found by call id; `site="r
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,12 +17,11 @@ from typing import Any, Literal
 from composer_replication.core.config.data import IngestSettings, SitesSettings
 from composer_replication.core.guide import TraceExample, TraceState, TraceTurn
 from composer_replication.core.redact import Redactor
-from composer_replication.core.trace import Segment, Session, SourceRef, Text, ToolCall, ToolResult, Turn
+from composer_replication.core.site import TARGET_CATEGORIES
+from composer_replication.core.trace import INTERRUPT_PREFIX, CallRef, Segment, Session, SourceRef, Text, ToolCall, ToolResult, Turn
 from composer_replication.data.ingestion.claude_code import ingest
 from composer_replication.data.ingestion.find import find_logs
 from composer_replication.data.sites.find import find_sites
-
-TRAINED = ("mistake", "recovery")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +55,7 @@ class ClaudeCodeIngester:
 
 def session_states(session: Session) -> Iterator[TraceState]:
     """The guide's states of one session: the context in view, and the message written, for every message of a model."""
+    calls = session.calls()
     for segment in session.segments:
         context = session.context(segment.start) if segment.start < segment.end else ()
         before = [message for turn in context for message in _chat(turn)]
@@ -63,8 +63,16 @@ def session_states(session: Session) -> Iterator[TraceState]:
             turn = session.turns[index]
             messages = _chat(turn)
             if turn.role == "assistant" and index >= session.copied and messages:
-                yield TraceState(f"{session.id}:{index}", list(before), messages[0])
+                yield TraceState(f"{session.id}:{index}", list(before), messages[0], tuple(_answers(turn, session.turns, calls)))
             before += messages
+
+
+def _answers(turn: Turn, turns: Sequence[Turn], calls: Mapping[str, CallRef]) -> Iterator[dict[str, Any]]:
+    """The tool messages that answered the calls of a turn."""
+    for call in turn.calls:
+        ref = calls[call.id]
+        if ref.result_turn is not None:
+            yield from (m for m in _chat(turns[ref.result_turn]) if m.get("tool_call_id") == call.id)
 
 
 def _chat(turn: Turn) -> list[dict[str, Any]]:
@@ -85,49 +93,71 @@ def claude_states_to_trace_examples(
 ) -> Iterator[TraceExample]:
     """One example per conversation, its mistaken messages marked.
 
-    States that continue one another are one conversation; a compaction or a rewind begins another. `error_kind_fn` is given the text
-    of an error and may rename its kind; None from it leaves the message unmarked. It cannot turn a rejection or a failed check into a
-    mistake. `site="recovery"` marks the turn after the error instead, and warns.
+    States that continue one another are one conversation; a compaction or a rewind begins another, in which the messages before it are
+    context. A message is `trained` in one example only, and never where it is a mistake or a human rejected or cut it off.
+    `error_kind_fn` is given the text of an error and may rename its kind; None from it leaves the message unmarked, and still untrained. It
+    cannot turn a rejection or a failed check into a mistake. `site="recovery"` marks the turn after the error instead, and warns.
     """
-    for name, messages in _conversations(states):
-        yield _example(name, messages, error_kind_fn, final_reward, site)
+    for conversation in _conversations(states):
+        yield _example(conversation, error_kind_fn, final_reward, site)
 
 
-def _conversations(states: Iterable[TraceState]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    name, messages = "", list[dict[str, Any]]()
+@dataclass(slots=True)
+class _Conversation:
+    """Messages, and the positions of those that were some state's action here: the others are context, trained elsewhere or never."""
+
+    name: str
+    messages: list[dict[str, Any]]
+    actions: set[int]
+    answers: tuple[dict[str, Any], ...] = ()  # to the last action
+
+
+def _conversations(states: Iterable[TraceState]) -> Iterator[_Conversation]:
+    current: _Conversation | None = None
     for state in states:
         # Shared messages are the same objects, so this comparison does not read their text again.
-        if not messages or state.messages[: len(messages)] != messages:
-            if messages:
-                yield name, messages
-            name = state.state_id
-        messages = [*state.messages, state.student_action]
-    if messages:
-        yield name, messages
+        if current is None or state.messages[: len(current.messages)] != current.messages:
+            if current is not None:
+                yield current
+            current = _Conversation(state.state_id, [], set())
+        current.messages = [*state.messages, state.student_action]
+        current.actions.add(len(state.messages))
+        current.answers = state.answers
+    if current is not None:
+        yield current
 
 
 def _example(
-    name: str,
-    messages: list[dict[str, Any]],
-    rename: Callable[[str], str | None] | None,
-    final_reward: float,
-    site: Literal["cause", "recovery"],
+    conversation: _Conversation, rename: Callable[[str], str | None] | None, final_reward: float, site: Literal["cause", "recovery"]
 ) -> TraceExample:
+    messages = [*conversation.messages, *conversation.answers]
     turns = tuple(_turn(m) for m in messages)
-    session = Session(id=name, source=SourceRef(file=""), turns=turns, segments=(Segment(start=0, end=len(turns)),))
+    session = Session(id=conversation.name, source=SourceRef(file=""), turns=turns, segments=(Segment(start=0, end=len(turns)),))
     marked = [
-        TraceTurn(role=m["role"], content=m["content"], tool_calls=tuple(m.get("tool_calls", ())), tool_call_id=m.get("tool_call_id"))
-        for m in messages
+        TraceTurn(
+            role=m["role"],
+            content=m["content"],
+            tool_calls=tuple(m.get("tool_calls", ())),
+            tool_call_id=m.get("tool_call_id"),
+            trained=i in conversation.actions and not _is_cut_off(turns[i + 1 : i + 2]),
+        )
+        for i, m in enumerate(messages)
     ]
     for found in find_sites(session, settings=SitesSettings(site=site)):
-        if found.category not in TRAINED:
+        if found.bars_lm_ce:
+            marked[found.turn] = replace(marked[found.turn], trained=False)
+        if found.category not in TARGET_CATEGORIES or found.turn not in conversation.actions:
             continue
         error = " ".join(r.text for i in found.evidence for r in session.turns[i].results)
         kind = rename(error) if rename else found.kind
         if kind is not None:
             meta = {"tool": found.tool, "call_id": found.call_id, "detail": found.detail}
             marked[found.turn] = replace(marked[found.turn], error_kind=kind, error_meta=meta)
-    return TraceExample(id=name, turns=tuple(marked), final_reward=final_reward)
+    return TraceExample(id=conversation.name, turns=tuple(marked), final_reward=final_reward)
+
+
+def _is_cut_off(following: tuple[Turn, ...]) -> bool:
+    return any(turn.role == "user" and turn.text.startswith(INTERRUPT_PREFIX) for turn in following)
 
 
 def _turn(message: dict[str, Any]) -> Turn:

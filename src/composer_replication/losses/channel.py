@@ -35,7 +35,8 @@ class ChannelLoss:
 def channel_status(*, weight: float, inputs: int, tokens: int, grad_norm: float, was_active: bool) -> Status:
     """How a channel fares in one step; all counts are global.
 
-    `inputs` counts what was there to train on before any masking (trained spans, hint views, pairs).
+    `inputs` counts what the step's producer gave before any masking (trained spans, hint views, pairs). A producer that holds inputs
+    gives some of them in every step (training/sampler.py does), so a step without inputs means that it found none.
 
     >>> channel_status(weight=1.0, inputs=3, tokens=40, grad_norm=0.2, was_active=False)
     'active'

@@ -1,7 +1,8 @@
 """The sum of the channels: the one place where values are reduced.
 
 total = sum over channels of weight * mean / norm, where mean is over the global count and norm is the channel's running mean
-gradient norm at the final hidden states (balance "grad_norm") or 1 (balance "none").
+gradient norm at the final hidden states (balance "grad_norm") or 1 (balance "none"). Raw norms move during a run, so the running
+mean is an exponential one: about the last ten steps decide it, and the first steps are soon forgotten.
 """
 
 from __future__ import annotations
@@ -15,28 +16,33 @@ from torch import Tensor
 
 from composer_replication.losses.channel import Channel, ChannelLoss
 
+DECAY = 0.9
+
 
 @dataclass(slots=True)
 class RunningMean:
-    """Mean of a channel's gradient norm over the steps in which it had one.
+    """Exponential mean of a channel's gradient norm over the steps in which it had one.
 
-    >>> mean = RunningMean(); mean.add(2.0); mean.add(0.0); mean.add(4.0); mean.value
-    3.0
+    A norm that lies k such steps back weighs DECAY ** k. `weight` is the sum of these weights: dividing by it, and not by its
+    limit 1 / (1 - DECAY), is the bias correction, so the first norm is its own mean.
+
+    >>> mean = RunningMean(); mean.add(2.0); mean.add(0.0); mean.add(4.0); round(mean.value, 4)  # (0.9 * 2 + 4) / (0.9 + 1)
+    3.0526
     """
 
     total: float = 0.0
-    count: int = 0
+    weight: float = 0.0
 
     def add(self, norm: float) -> None:
         """Count one step; a norm of 0 is a step without a gradient and does not count."""
         if norm > 0:
-            self.total += norm
-            self.count += 1
+            self.total = DECAY * self.total + norm
+            self.weight = DECAY * self.weight + 1.0
 
     @property
     def value(self) -> float:
         """The mean, 0 where no step had a gradient yet."""
-        return self.total / self.count if self.count else 0.0
+        return self.total / self.weight if self.weight else 0.0
 
 
 def channel_scales(
@@ -53,7 +59,7 @@ def channel_scales(
 
 
 def total_loss(losses: Iterable[ChannelLoss], scales: Mapping[Channel, float]) -> Tensor:
-    """The scaled sum of one micro-batch's parts; 0 without a channel.
+    """The scaled sum of one micro-batch's parts, on their device; a constant 0 without a channel.
 
     >>> part = ChannelLoss(name="lm_ce", values=torch.tensor([1.0, 3.0]), tokens=2, global_units=4)
     >>> total_loss([part], {"lm_ce": 0.5}).item()

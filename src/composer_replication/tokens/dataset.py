@@ -20,8 +20,8 @@ from typing import Literal
 
 from composer_replication.core.config.data import HeldOutSettings
 from composer_replication.core.config.train import BuildSettings
-from composer_replication.core.errors import AlignmentError, RenderError
-from composer_replication.core.site import Hint, Preference, Site
+from composer_replication.core.errors import AlignmentError, RenderError, SiteError
+from composer_replication.core.site import TARGET_CATEGORIES, Hint, Preference, Site
 from composer_replication.core.trace import INTERRUPT_PREFIX, Segment, Session, Text, ToolCall, Turn
 from composer_replication.tokens.example import HintView, PreferencePair, Span, TrainingExample
 from composer_replication.tokens.messages import conversation
@@ -29,9 +29,6 @@ from composer_replication.tokens.renderer import Rendered, Renderer
 from composer_replication.tokens.split import is_held_out
 from composer_replication.tokens.window import Plan, Window, before, head_positions, later_starts, run_starts, windows
 
-TARGET_CATEGORIES = frozenset({"mistake", "recovery"})
-UNTRAINED_CATEGORIES = TARGET_CATEGORIES | {"rejected", "interrupted"}
-UNCLASSIFIED = "unclassified"  # a failure that no rule names: nobody knows whose it is, so nothing trains on it
 Channel = Literal["session", "content", "lm_ce", "hint", "preference"]
 _HINT_FRAME = 16  # tokens a template writes around a hint, at most
 
@@ -212,6 +209,9 @@ class _SessionBuild:
 
     def _why_no_target(self, site: Site, hinted: bool) -> str:
         turns = self.session.turns
+        if site.call_id is not None and site.call_id not in {c.id for turn in turns[site.turn : site.turn + 1] for c in turn.calls}:
+            what = f"turn {site.turn} does not hold the call {site.call_id}: the site belongs to another state of this session"
+            raise SiteError(what, where=site.id, fix="run again: recompose sites, then recompose hints")
         if site.category not in TARGET_CATEGORIES:
             return "category"
         if not 0 <= site.turn < len(turns) or turns[site.turn].role != "assistant":
@@ -225,7 +225,7 @@ class _SessionBuild:
         return "" if hinted else "no_hint"
 
     def _trainable(self) -> tuple[set[int], list[Skipped]]:
-        at_sites = {site.turn for site in self.sites if site.category in UNTRAINED_CATEGORIES or site.kind == UNCLASSIFIED}
+        at_sites = {site.turn for site in self.sites if site.bars_lm_ce}
         rejected = {p.turn for p in self.preferences if p.rejected is None}
         trainable: set[int] = set()
         left_out: dict[str, list[int]] = defaultdict(list)

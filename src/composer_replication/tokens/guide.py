@@ -114,7 +114,8 @@ class ComposerDataCollator:
             if hint is not None:
                 kind, site_id = example.turns[i].error_kind or "", f"{example.id}:{i}"
                 views.append(self.renderer.hint_view(turns, target=i, hint=hint, site_id=site_id, kind=kind, within=rendered))
-        trained = tuple(s.body for s in rendered.spans if s.role == "assistant" and s.turn not in marked and s.body[0] < s.body[1])
+        fine = {i for i, t in enumerate(example.turns) if t.trained and t.error_kind is None}
+        trained = tuple(s.body for s in rendered.spans if s.role == "assistant" and s.turn in fine and s.body[0] < s.body[1])
         return TrainingExample(
             id=example.id, session_id=example.id, ids=rendered.ids, trained=trained, hints=tuple(views), turns=rendered.spans
         )

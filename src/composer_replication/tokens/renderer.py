@@ -227,9 +227,22 @@ class Renderer:
     def _layout(self, messages: list[Message], *, tools: Any, marks: str, names: Sequence[str]) -> Layout:
         render = partial(render_template, self.tokenizer, tools=tools, template=self.template)
         if self.family is None:
-            return prefix_layout(render, messages, names=names, ends=self.codec.pattern)
+            try:
+                return prefix_layout(render, messages, names=names, ends=self.codec.pattern)
+            except RenderError as error:
+                model = getattr(self.tokenizer, "name_or_path", "") or "this tokenizer"
+                whose = f"the chat template of {model}, sha256 {template_sha256(self.template)[:12]}"
+                raise RenderError(error.what, where=f"{error.where}, {whose}" if error.where else whose, fix=self._way_out()) from error
         marked = render(messages, at_message=marks[0], at_body=marks[1], at_end=marks[2])
         return marked_layout(marked, marks=marks, messages=messages)
+
+    def _way_out(self) -> str:
+        """Which families this tokenizer could be used with instead of its own template."""
+        control = self.codec.control
+        fitting = [f.name for f in FAMILIES.values() if all(token in control for token in (f.end_token, *f.header_tokens))]
+        if fitting:
+            return f"set student.template to a family whose template is prefix-preserving and loses nothing: {', '.join(fitting)}"
+        return f"no family known here ({', '.join(FAMILIES)}) fits its control tokens: use another student"
 
     def _spans(self, turns: Sequence[Turn], numbers: Sequence[int], laid: _Laid, encoded: Encoded) -> tuple[TurnSpan, ...]:
         first: dict[int, int] = {}

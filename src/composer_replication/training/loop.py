@@ -44,6 +44,7 @@ from composer_replication.training.health import ChannelStep
 from composer_replication.training.identity import data_sha256, weights_sha256
 from composer_replication.training.journal import Journal
 from composer_replication.training.optimiser import learning_rate, set_learning_rate
+from composer_replication.training.plan import check_plan
 from composer_replication.training.reference import live
 from composer_replication.training.sampler import Sampler, share
 from composer_replication.training.state import Trainer, make_trainer
@@ -78,10 +79,12 @@ def train(
     """Train `student` in place for config.train.steps steps and write the run directory.
 
     `student` holds the start weights also when resuming (they are the frozen teacher); the newest checkpoint is loaded here.
-    Raises StoppedError (exit code 3) where a channel stays starved or dead, DataError where there is nothing to train on.
+    Raises StoppedError (exit code 3) where a channel stays starved or dead, DataError where there is nothing to train on,
+    ConfigError where an item does not fit into one forward.
     """
     if not examples and not pairs:
         raise DataError("no examples and no pairs: nothing to train on", fix="run `recompose build` and look at what it counts")
+    check_plan(config.train, examples=examples, pairs=pairs)
     if not resume and run.metrics():
         raise DataError("this run has taken steps already", where=str(run.path), fix="resume it, or start a new run")
     accelerator, settings = Accelerator(), config.train
@@ -110,7 +113,7 @@ def train(
 def _checkpoint(trainer: Trainer, journal: Journal, step: int, identity: Mapping[str, str]) -> None:
     """Weights, optimiser, channel means and health after `step` steps; the main rank writes."""
     if journal.main:
-        means = {name: [mean.total, mean.count] for name, mean in trainer.means.items()}
+        means = {name: [mean.total, mean.weight] for name, mean in trainer.means.items()}
         state = {"settings": training_settings(trainer.config), "means": means, "health": trainer.health.state(), **identity}
         keep = trainer.settings.keep_checkpoints
         save_checkpoint(journal.run, step, student=trainer.student, optimiser=trainer.optimiser, state=state, keep=keep)
@@ -150,7 +153,7 @@ def train_step(
     micros = micro_batches(share(examples, **place), share(pairs, **place), micro_tokens=settings.micro_tokens)
     present: list[Channel] = [name for name in CHANNELS if trainer.weights[name] and _units(counts)[name]]
 
-    first_time = [name for name in present if not trainer.means[name].count]
+    first_time = [name for name in present if not trainer.means[name].weight]
     if first_time and settings.balance == "grad_norm":  # measure before anything moves
         trainer.seed(step)
         for name, seen in accumulate(trainer, micros, counts, scales=None).items():
@@ -198,9 +201,7 @@ def accumulate(
     for examples, pairs in micros:
         batch = collate(examples, pairs, pad_id=trainer.student.pad_id).to(trainer.accelerator.device)
         losses, hidden = channel_losses(trainer, batch, counts)
-        for loss in losses:
-            mean = loss.mean_part()
-            sums[CHANNELS.index(loss.name)] += torch.stack([torch.tensor(loss.tokens), mean.detach(), _squared_norm(mean, hidden)]).to(sums)
+        measure(sums, losses, hidden)
         if scales is not None:
             total = total_loss([loss for loss in losses if loss.name in scales], scales)
             if total.requires_grad:
@@ -276,12 +277,19 @@ def _units(counts: Counts) -> dict[Channel, int]:
     return {"lm_ce": counts.lm_tokens, "hint": counts.hint_tokens, "preference": counts.pairs}
 
 
-def _squared_norm(mean: Tensor, hidden: list[Tensor]) -> Tensor:
-    """Squared norm of the gradient of one channel's mean at the final hidden states; 0 where it does not reach them."""
-    if not mean.requires_grad:
-        return torch.zeros(())
-    grads = torch.autograd.grad(mean, hidden, retain_graph=True, allow_unused=True)
-    return torch.stack([grad.double().square().sum() for grad in grads if grad is not None] or [torch.zeros(())]).sum()
+def measure(sums: Tensor, losses: list[ChannelLoss], hidden: list[Tensor]) -> None:
+    """Add each channel's tokens, mean and squared gradient norm at the final hidden states to its row of `sums`, on its device.
+
+    The norm is 0 where the loss does not reach the hidden states. Nothing is read back, so a GPU is not waited for.
+    """
+    for loss in losses:
+        mean, row = loss.mean_part(), sums[CHANNELS.index(loss.name)]
+        row[0] += loss.tokens
+        row[1] += mean.detach()
+        grads = torch.autograd.grad(mean, hidden, retain_graph=True, allow_unused=True) if mean.requires_grad else ()
+        for grad in grads:
+            if grad is not None:
+                row[2] += grad.double().square().sum()
 
 
 def gradient_norm(parameters: list[Tensor]) -> float:

@@ -1,8 +1,9 @@
 """Which examples and pairs a step trains on: a pure function of seed and step, so there is no sampler state to save.
 
-Examples fall into two strata, with and without hint views. Each stratum is drawn without replacement: a shuffled pass, then another.
-Every step takes at least one example of each stratum that exists, so a few hint views among many sessions still reach every
-step; beyond that the strata share the step in proportion. With one example a step they take turns instead.
+Examples fall into two strata, with and without the rarer of the two channels (hint views, mostly). Each stratum is drawn without
+replacement: a shuffled pass, then another. Every step takes at least one example of each stratum that exists, so a few hint views
+among many sessions still reach every step, and a step without a channel's inputs means that the data set has none; beyond that
+the strata share the step in proportion. One example a step cannot do that, so it is refused where both strata exist.
 Pairs are drawn in the same proportion as examples (as many passes over the pairs as over the examples), at least one a step.
 Every rank draws the same step and takes its share of it (`share`).
 """
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from composer_replication.core.config.base import stage_seed
+from composer_replication.core.errors import ConfigError
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 
 Item = TypeVar("Item")
@@ -22,40 +24,39 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampler:
-    """Draws the steps of a run, e.g. Sampler(examples=..., pairs=..., batch_examples=8, seed=7).step(0)."""
+    """Draws the steps of a run, e.g. Sampler(examples=..., pairs=..., batch_examples=8, seed=7).step(0).
+
+    Raises ConfigError for one example a step where some examples hold a channel that others lack.
+    """
 
     examples: Sequence[TrainingExample]
     pairs: Sequence[PreferencePair] = ()
     batch_examples: int
     seed: int
 
+    def __post_init__(self) -> None:
+        if self.batch_examples < 2 and all(parts := strata(self.examples)):
+            raise ConfigError(
+                "train.batch_examples = 1 cannot feed both lm_ce and hint in every step: "
+                f"{len(parts[0])} examples hold a channel that {len(parts[1])} others lack",
+                fix="set train.batch_examples = 2 or more",
+            )
+
     def step(self, step: int) -> tuple[list[TrainingExample], list[PreferencePair]]:
         """The examples and pairs of one step (counted from 0), the same for the same seed whatever was drawn before."""
-        hinted = [e for e in self.examples if e.hints]
-        plain = [e for e in self.examples if not e.hints]
-        size = min(self.batch_examples, len(self.examples))
-        start, end = self._hinted_before(step, len(hinted), len(plain), size), self._hinted_before(step + 1, len(hinted), len(plain), size)
-        chosen = self._draw(hinted, "hinted", start, end) + self._draw(plain, "plain", size * step - start, size * (step + 1) - end)
-        return chosen, self._draw(self.pairs, "pairs", *self._pair_range(step))
+        rarer, rest = strata(self.examples)
+        size = min(self.batch_examples, len(rarer) + len(rest))
+        per_step = _rarer_per_step(len(rarer), len(rest), size)
+        chosen = self._draw(rarer, "rarer", step, per_step) + self._draw(rest, "rest", step, size - per_step)
+        return chosen, self._draw(self.pairs, "pairs", step, self._pairs_per_step(size, len(rarer) + len(rest)))
 
-    def _hinted_before(self, step: int, hinted: int, plain: int, size: int) -> int:
-        """How many hinted examples are drawn before `step`."""
-        if hinted == 0 or plain == 0:
-            return size * step if hinted else 0
-        if size == 1:  # take turns in proportion, a hinted one first
-            return -(-step * hinted // (hinted + plain))
-        share = round(size * hinted / (hinted + plain))
-        return min(max(share, 1), size - 1) * step
+    def _pairs_per_step(self, size: int, num_examples: int) -> int:
+        return max(1, round(size * len(self.pairs) / num_examples)) if num_examples else self.batch_examples
 
-    def _pair_range(self, step: int) -> tuple[int, int]:
-        if not self.examples:
-            return self.batch_examples * step, self.batch_examples * (step + 1)
-        per_step = max(1, round(min(self.batch_examples, len(self.examples)) * len(self.pairs) / len(self.examples)))
-        return per_step * step, per_step * (step + 1)
-
-    def _draw(self, items: Sequence[Item], stratum: str, start: int, end: int) -> list[Item]:
-        """Entries start..end of the endless list of shuffled passes."""
+    def _draw(self, items: Sequence[Item], stratum: str, step: int, per_step: int) -> list[Item]:
+        """The step's entries of the endless list of shuffled passes."""
         drawn: list[Item] = []
+        start, end = per_step * step, per_step * (step + 1)
         while items and start < end:
             epoch, offset = divmod(start, len(items))
             order = list(range(len(items)))
@@ -64,6 +65,28 @@ class Sampler:
             drawn += [items[i] for i in taken]
             start += len(taken)
         return drawn
+
+
+def strata(examples: Sequence[TrainingExample]) -> tuple[list[TrainingExample], list[TrainingExample]]:
+    """The examples that hold the rarer of the two channels, and those that hold only the other; one of each feeds both channels.
+
+    Example: strata([<hint view, trained spans>, <trained spans>, <neither>]) -> the first; the second
+    """
+    hinted, trained = ([e for e in examples if e.hints], [e for e in examples if e.trained])
+    if len(hinted) <= len(trained):
+        return hinted, [e for e in trained if not e.hints]
+    return trained, [e for e in hinted if not e.trained]
+
+
+def _rarer_per_step(rarer: int, rest: int, size: int) -> int:
+    """In proportion, but at least one of each.
+
+    >>> _rarer_per_step(3, 97, 8), _rarer_per_step(0, 97, 8), _rarer_per_step(5, 0, 4)
+    (1, 0, 4)
+    """
+    if rarer == 0 or rest == 0:
+        return size if rarer else 0
+    return min(max(round(size * rarer / (rarer + rest)), 1), size - 1)
 
 
 def share(items: Sequence[Item], *, rank: int, world: int) -> list[Item]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,9 @@ from composer_replication.core.config.data import HintsSettings
 from composer_replication.core.errors import ConfigError, SiteError
 from composer_replication.core.site import Hint
 from composer_replication.core.trace import Session, ToolSpec
-from composer_replication.data.hints.context import SiteContext
+from composer_replication.data.hints.context import SiteContext, site_context
 from composer_replication.data.hints.write import HintReport, write_hints
-from composer_replication.data.hints.writers import BUILT_IN, KNOWS, TEMPLATES, WRITERS
+from composer_replication.data.hints.writers import BUILT_IN, KNOWS, TEMPLATES, WRITERS, knows
 from tests.data.sites.builder import bash, calls, failed, find, human, one_call, results, session
 
 MISSING = "<tool_use_error>File does not exist.</tool_use_error>"
@@ -39,7 +41,7 @@ def hint(log: Session, **settings: Any) -> Hint:
 
 def test_the_site_of_a_hint_its_length_its_overlap_and_what_it_knows() -> None:
     got = hint(one_call("Edit", {"file_path": "src/app.py", "old_string": "the region"}, "String to replace not found in file."))
-    assert (got.site_id, got.kind, got.writer, got.knows) == ("s1:1:c1", "edit_no_match", "reread", ("kind",))
+    assert (got.site_id, got.kind, got.writer, got.knows) == ("s1:1:c1", "edit_no_match", "reread", ("kind", "call"))
     assert "`app.py`" in got.text and "read the region" in got.text
     assert got.num_words == len(got.text.split())
     words = got.text.lower().replace("`", " ").replace(".", " ").replace(",", " ").split()
@@ -98,7 +100,7 @@ def test_bad_arguments_are_answered_with_the_schema() -> None:
     wrong = "<tool_use_error>InputValidationError: Read failed due to the following issue:</tool_use_error>"
     got = hint(one_call("Read", {"path": "a"}, wrong, tools=TOOLS, tools_origin="log"))
     assert got.text == "Reminder: the tool Read takes file_path: string (required), limit: integer."
-    assert got.knows == ("kind", "schema")
+    assert got.knows == ("kind", "call", "schema")
     enums = hint(one_call("Edit", {"x": 1}, wrong, tools=TOOLS, tools_origin="log"))
     assert "mode: one of a|b, n: integer or null" in enums.text
 
@@ -116,6 +118,31 @@ def test_without_a_schema_in_the_log_only_calls_that_worked_before_speak() -> No
         **inferred,
     )
     assert hint(log).text == "Reminder: calls of Read that worked in this session used the arguments file_path, limit."
+    assert hint(log).knows == ("kind", "call", "calls_seen")
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "text", "known"),
+    [
+        ("Write", {"file_path": "plan.md"}, "File has not been read yet. Read it first", ("kind", "call")),
+        ("Edit", {"file_path": "a.go"}, "<tool_use_error>Found 3 matches of the string to replace", ("kind", "call")),
+        ("Edit", {"file_path": "a.go"}, "File has been modified since read", ("kind", "call")),
+        ("Read", {"file_path": "src/pkg/"}, "EISDIR: illegal operation on a directory, read", ("kind", "call")),
+        (
+            "Bash",
+            {"command": "echo 1 > d/a.txt"},
+            "Exit code 1\n(eval):1: no such file or directory: d/a.txt",
+            ("kind", "error_text", "call"),
+        ),
+    ],
+)
+def test_a_hint_that_names_a_file_says_where_it_has_the_name_from(tool: str, arguments: Any, text: str, known: tuple[str, ...]) -> None:
+    assert hint(one_call(tool, arguments, text)).knows == known
+
+
+def test_in_a_shell_the_name_of_a_directory_is_what_the_error_told() -> None:
+    log = one_call("Bash", {"command": "cat src"}, "Exit code 1\ncat: src: Is a directory")
+    assert knows(WRITERS["is_directory"], site_context(log, find(log)[0]), text="`src` is a directory") == ("kind", "error_text")
 
 
 @pytest.mark.parametrize(
@@ -298,3 +325,31 @@ def test_a_recovery_site_gets_a_hint_of_its_kind() -> None:
         sites = find(log, site="recovery")
     got = write_hints(log, sites, settings=HintsSettings())
     assert [h.site_id for h in got.hints] == ["s1:3:-"]
+
+
+def breaking_writer(context: SiteContext) -> str:
+    raise LookupError("no such hint")
+
+
+def test_a_writer_of_the_users_that_raises_is_named_with_its_cause() -> None:
+    log = one_call("Read", {"file_path": "x.py"}, MISSING)
+    with pytest.raises(ConfigError, match=r"breaking_writer raised LookupError: no such hint on session s1.*test_write.py") as caught:
+        report(log, writers={"file_missing": f"{__name__}:breaking_writer"})
+    assert isinstance(caught.value.__cause__, LookupError)
+
+
+def test_a_mistyped_writer_is_answered_with_the_nearest() -> None:
+    log = one_call("Read", {"file_path": "x.py"}, MISSING)
+    with pytest.raises(ConfigError, match="did you mean 'known_paths'"):
+        report(log, writers={"file_missing": "known_pahts"})
+
+
+def test_a_mistyped_kind_is_warned_of_once_and_a_kind_in_the_sites_not_at_all() -> None:
+    log = one_call("Read", {"file_path": "x.py"}, MISSING)
+    with pytest.warns(UserWarning, match="'file_misssing' is no kind.*did you mean 'file_missing'"):
+        report(log, writers={"file_misssing": "known_paths"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        report(log, writers={"file_misssing": "known_paths"})
+        own = [dataclasses.replace(site, kind="of_my_own") for site in find(log)]
+        write_hints(log, own, settings=HintsSettings(writers={"of_my_own": "known_paths", "file_missing": "known_paths"}))

@@ -180,7 +180,7 @@ def test_other_files_of_a_folder_are_read_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "c.jsonl").write_text("{}", "utf-8")
     (tmp_path / "d.jsonl").symlink_to(tmp_path / "gone")
     found = {r.report.file: r.report.status for r in read_all(tmp_path)}
-    assert found == {"a.jsonl": "foreign", "b.jsonl": "read", "c.jsonl": "foreign"}
+    assert found == {"a.jsonl": "foreign", "b.jsonl": "read", "c.jsonl": "foreign", "d.jsonl": "unreadable"}
 
 
 def test_a_file_that_cannot_be_read_is_counted(tmp_path: Path) -> None:

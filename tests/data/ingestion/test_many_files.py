@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from composer_replication.data.ingestion.claude_code import ingest
 from composer_replication.data.ingestion.find import RETENTION_NOTE, default_folders, find_logs
 from composer_replication.data.ingestion.repository import local_remote, remote_name, repository_of
 from composer_replication.data.ingestion.tools import offered_tools, tools_from_calls
-from tests.data.ingestion.reading import lines, new_log, read_all, read_text, shape
+from tests.data.ingestion.reading import lines, new_log, read_all, read_log, read_text, shape
 
 
 def talk(name: str, steps: int = 3) -> LogWriter:
@@ -209,6 +210,19 @@ def test_everything_stored_is_redacted_and_counted(tmp_path: Path) -> None:
     assert key in repr(next(ingest(find_logs([path]))).sessions)
 
 
+def test_names_of_models_tools_and_records_are_redacted_too(tmp_path: Path) -> None:
+    key = "ghp_" + "Ab3" * 12
+    log = LogWriter("one", version="2.1.30", cwd="/x", model=f"model {key}")
+    log.human("hi")
+    log.act("", Call(f"mcp {key}", {}, "ok"))
+    log.bare(f"kind {key}")
+    (result,) = ingest(find_logs([log.write(tmp_path)]), redactor=Redactor(environ={}))
+    (session,) = result.sessions
+    assert key not in repr(session) and key not in json.dumps(result.report.to_json())
+    assert [t.name for t in session.tools] == [session.turns[1].calls[0].name] != [""]
+    assert result.report.to_json()["models"] == {session.turns[1].author: 1}
+
+
 # ---- where to look ---------------------------------------------------------------------------------------------
 
 
@@ -240,6 +254,17 @@ def test_largest_first_and_subagents_last(tmp_path: Path) -> None:
 
 
 # ---- small parts -----------------------------------------------------------------------------------------------
+
+
+def test_a_refused_call_does_not_say_what_was_on_offer(tmp_path: Path) -> None:
+    log = new_log()
+    log.human("go")
+    missing = "<tool_use_error>InputValidationError: Read failed due to the following issue:\nThe required parameter `file_path` is missing"
+    log.act("", Call("Reed", {"file_path": "a"}, "<tool_use_error>Error: No such tool available: Reed</tool_use_error>", True))
+    log.act("", Call("Read", {"filename": "a"}, missing, True))
+    log.act("", Call("Read", {"file_path": "a"}, "File does not exist.", True))
+    (read,) = read_log(tmp_path, log).tools
+    assert (read.name, list(read.parameters["properties"]), read.parameters["required"]) == ("Read", ["file_path"], ["file_path"])
 
 
 def test_tools_from_calls() -> None:
@@ -290,6 +315,47 @@ def test_repository_from_the_log_the_remote_or_the_folder(tmp_path: Path) -> Non
     assert repository_of(str(tmp_path / "src")) == "acme/shop"
     assert remote_name("git@github.com:acme/shop.git") == "acme/shop"
     assert local_remote("//server/share") == ""
+
+
+def test_a_folder_inside_another_session_s_folder_is_the_same_repository(tmp_path: Path) -> None:
+    places = ("/home/dev/inkwell", "/home/dev/inkwell/src", "/home/dev/inkwell-two", "/home/dev", "/srv/inkwell/api")
+    for number, cwd in enumerate(places):
+        log = LogWriter(f"s{number}", version="2.1.30", cwd=cwd)
+        log.human("hi")
+        log.act(f"ho {number}")
+        log.write(tmp_path)
+    found = {s.cwd: s.repository for r in read_all(tmp_path) for s in r.sessions}
+    assert found == dict(zip(places, ("inkwell", "inkwell", "inkwell-two", "dev", "api"), strict=True))
+
+
+@pytest.mark.parametrize("with_file", [True, False])
+def test_a_subagent_has_its_parent_s_repository(tmp_path: Path, with_file: bool) -> None:
+    subagent_logs(tmp_path, with_file=with_file)
+    for path in tmp_path.rglob("*.jsonl"):
+        rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        for row in rows:
+            if row.get("isSidechain") or row["type"] == "progress":
+                row["cwd"] = "/opt/elsewhere"
+        path.write_text(lines(rows), "utf-8")
+    main, side = (s for r in read_all(tmp_path) for s in r.sessions)
+    assert (side.cwd, side.repository) == ("/opt/elsewhere", main.repository) and main.repository == "shop"
+
+
+def test_what_cannot_be_opened_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    talk("one").write(tmp_path, "one.jsonl")
+    (tmp_path / "shut").mkdir()
+    (tmp_path / "gone.jsonl").symlink_to(tmp_path / "nowhere")
+    scan = os.scandir
+
+    def refuse(path: str) -> object:  # the user who runs the tests may be allowed everything
+        if str(path).endswith("shut"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    found = {r.report.file: (r.report.status, r.report.why) for r in read_all(tmp_path)}
+    assert found["shut/"] == ("unreadable", "cannot be opened: Permission denied")
+    assert found["gone.jsonl"] == ("unreadable", "a link that leads nowhere") and found["one.jsonl"][0] == "read"
 
 
 def test_a_pull_request_names_the_repository(tmp_path: Path) -> None:

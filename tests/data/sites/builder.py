@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from composer_replication.core.config.data import SitesSettings
@@ -54,3 +55,15 @@ def only(log: Session, **settings: Any) -> Site:
     found = find(log, **settings)
     assert len(found) == 1, found
     return found[0]
+
+
+def random_segments(num_turns: int, random: Any) -> tuple[Segment, ...]:
+    """Segments that cut a session at random turns, each with random earlier ranges in view; call ids `c0` ... may be cleared."""
+    cuts = sorted({0, num_turns, *(random.randrange(num_turns + 1) for _ in range(random.choice([0, 1, 3])))})
+    segments: list[Segment] = []
+    for start, end in pairwise(cuts):
+        edges = sorted({random.randrange(start + 1) for _ in range(random.choice([0, 2, 4]))})
+        context = tuple(zip(edges[::2], edges[1::2], strict=False))
+        cleared = tuple(f"c{random.randrange(num_turns)}" for _ in range(random.choice([0, 0, 2])))
+        segments.append(Segment(start=start, end=end, context=context, cleared=cleared))
+    return tuple(segments)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +13,12 @@ from hypothesis import strategies as st
 
 from composer_replication.core.codec import record_to_json
 from composer_replication.core.config.data import SitesSettings
-from composer_replication.core.errors import ConfigError, SiteError
+from composer_replication.core.errors import ConfigError
 from composer_replication.core.site import Site
 from composer_replication.core.trace import Event, Segment, Session, SourceRef, Turn
 from composer_replication.data.sites.find import DETECTORS, find_sites
 from composer_replication.data.sites.summary import summarise
-from tests.data.sites.builder import MODEL, bash, calls, failed, find, human, one_call, only, results, session
+from tests.data.sites.builder import MODEL, bash, calls, failed, find, human, one_call, only, random_segments, results, session
 
 MISSING = "<tool_use_error>File does not exist.</tool_use_error>"
 
@@ -72,10 +73,12 @@ def test_an_unset_flag_is_an_error_only_where_the_agent_itself_says_so() -> None
     )
 
 
-def test_evidence_before_the_call_is_an_error_of_the_log_and_named() -> None:
-    log = session(human("x"), failed("c1", MISSING), calls(("c1", "Read", {"file_path": "x"})))
-    with pytest.raises(SiteError, match="not later"):
-        find(log)
+def test_a_result_before_its_call_is_damage_of_the_log_and_costs_no_other_site() -> None:
+    # It was an error once: one odd session then stopped the search in every other.
+    odd = (failed("c1", MISSING), calls(("c1", "Read", {"file_path": "x"})))
+    assert find(session(human("x"), *odd)) == []
+    log = session(human("x"), *odd, calls(("c2", "Read", {"file_path": "y"})), failed("c2", MISSING))
+    assert [s.call_id for s in find(log)] == ["c2"]
 
 
 # user code by import path -------------------------------------------------------------------------------------------
@@ -93,6 +96,43 @@ def second_opinion(log: Session) -> Iterator[Site]:
 
 def not_sites(log: Session) -> list[Any]:
     return ["turn 1"]
+
+
+def breaking(log: Session) -> Iterator[Site]:
+    yield from second_opinion(log)
+    raise KeyError("missing")
+
+
+def contradicting(log: Session) -> Iterator[Site]:
+    yield Site(session_id=log.id, turn=1, kind="mine", detector="mine", evidence=(0,))
+
+
+def nothing_returned(log: Session) -> None:
+    return None
+
+
+def elsewhere(log: Session) -> list[Site]:
+    return [Site(session_id=log.id, turn=99, kind="mine", detector="mine", evidence=(100,))]
+
+
+def at_a_human(log: Session) -> list[Site]:
+    return [Site(session_id=log.id, turn=0, kind="mine", detector="mine", evidence=(1,))]
+
+
+def at_no_call(log: Session) -> list[Site]:
+    return [Site(session_id=log.id, turn=1, call_id="c9", kind="mine", detector="mine", evidence=(2,))]
+
+
+def of_another_session(log: Session) -> list[Site]:
+    return [Site(session_id="other", turn=1, kind="mine", detector="mine", evidence=(2,))]
+
+
+def with_evidence_elsewhere(log: Session) -> list[Site]:
+    return [Site(session_id=log.id, turn=1, kind="mine", detector="mine", evidence=(99,))]
+
+
+def breaking_kind(text: str, *, tool: str = "") -> str:
+    return text[9999]
 
 
 def kind_by_length(text: str, *, tool: str = "") -> str | None:
@@ -122,7 +162,7 @@ def test_one_site_a_call_and_a_mistake_wins_over_what_stands_apart() -> None:
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("tool_eror", "neither a built-in name nor an import path"),
+        ("tool_eror", "neither a built-in name nor an import path.*did you mean 'tool_error'"),
         ("no_such_package_x:f", "cannot import"),
         (f"{HERE}:nothing", "no function 'nothing'"),
         (f"{HERE}:HERE", "no function 'HERE'"),
@@ -133,6 +173,41 @@ def test_a_detector_that_cannot_be_used_is_named(path: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
         find(session(human("x"), calls("y")), detectors=(path,))
     assert "sites.detectors" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("breaking", "raised KeyError: 'missing' on session s1"),
+        ("contradicting", "raised SiteError: evidence at turn 0 is not later"),
+        ("nothing_returned", "returned NoneType, not sites"),
+        ("elsewhere", "yields turn 99, but there are 4 turns"),
+        ("at_a_human", "yields turn 0, which is no message of the model"),
+        ("at_no_call", "yields call 'c9', which does not stand in turn 1"),
+        ("of_another_session", "yields a site of session 'other'"),
+        ("with_evidence_elsewhere", "yields evidence at turn 99"),
+    ],
+)
+def test_what_a_detector_of_the_user_does_wrong_is_laid_at_its_door(function: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        find(one_call("Read", {"file_path": "x"}, "ok", error=False), detectors=(f"{HERE}:{function}",))
+    assert f"{HERE}:{function}" in str(caught.value)
+    assert "s1" in str(caught.value)
+
+
+def test_an_error_in_the_users_function_keeps_its_cause_and_names_file_and_line() -> None:
+    with pytest.raises(ConfigError) as caught:
+        find(one_call("Read", {"file_path": "x"}, MISSING), error_kind=f"{HERE}:breaking_kind")
+    assert isinstance(caught.value.__cause__, IndexError)
+    line = breaking_kind.__code__.co_firstlineno + 1
+    assert f"test_find.py:{line} [sites.error_kind]" in caught.value.where
+
+
+def test_a_module_of_the_users_that_breaks_on_import_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "breaks_on_import_x.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match="importing 'breaks_on_import_x' raised ZeroDivisionError"):
+        find(session(human("x")), detectors=("breaks_on_import_x:f",))
 
 
 def test_a_kind_function_renames_and_cannot_turn_a_rejection_into_a_mistake() -> None:
@@ -159,6 +234,8 @@ def test_recovery_is_off_by_default_and_warns_when_asked_for() -> None:
         assert only(log).turn == 1
     with pytest.warns(UserWarning, match="recovery"):
         site = only(log, site="recovery")
+    counts = summarise([site])
+    assert (counts.num_mistakes, counts.num_recoveries) == (1, 1)
     assert (site.turn, site.category, site.evidence, site.call_id, site.kind) == (4, "recovery", (2,), None, "file_missing")
 
 
@@ -172,6 +249,26 @@ def test_recovery_leaves_other_categories_alone_and_needs_the_error_in_view() ->
     rejected = one_call("Edit", {"file_path": "x"}, "The user doesn't want to proceed with this tool use.")
     with pytest.warns(UserWarning):
         assert only(rejected, site="recovery").category == "rejected"
+
+
+def slow_recovery(log: Session, error: int) -> int | None:
+    return next((i for i, _ in log.assistant_turns() if i > error and error in log.context_indices(i)), None)
+
+
+@given(st.lists(st.sampled_from("eaho"), min_size=1, max_size=14), st.randoms(use_true_random=False))
+def test_the_recovery_is_the_first_message_that_has_the_error_in_view(pieces: list[str], random: Any) -> None:
+    turns: list[Turn] = [human("go")]
+    for i, piece in enumerate(pieces):
+        if piece == "e":
+            turns += [calls((f"c{i}", "Read", {"file_path": "x"})), failed(f"c{i}", MISSING)]
+        else:
+            turns.append(calls("hm") if piece == "a" else human("h"))
+    log = session(*turns, segments=random_segments(len(turns), random), copied=random.choice([0, 0, 2]))
+    expected = {(slow_recovery(log, s.evidence[0]), s.evidence) for s in find(log)}
+    with pytest.warns(UserWarning):
+        got = find(log, site="recovery")
+    assert {s.turn for s in got} == {turn for turn, _ in expected if turn is not None}
+    assert {(s.turn, s.evidence) for s in got} <= expected
 
 
 # hooks, summary, properties -----------------------------------------------------------------------------------------
@@ -206,6 +303,7 @@ def test_the_summary_counts_mistakes_by_kind_tool_author_and_repository() -> Non
     )
     counts = summarise(find(log))
     assert (counts.num_sites, counts.num_mistakes, counts.num_flagged, counts.num_sessions) == (3, 2, 3, 1)
+    assert counts.num_recoveries == 0
     assert counts.kinds == {"file_missing": 2}
     assert counts.apart == {"failed_check/test_failed": 1}
     assert counts.tools == {"Read": 2}

@@ -31,8 +31,12 @@ def test_precision_and_recall_of_mistakes(traces_dir: Path, repository_root: Pat
     assert len(flagged) >= 60
     unlabelled = [key for key in ours if key not in named]
     assert not unlabelled, f"mistakes nobody has read: {unlabelled}"
-    for keys, name in ((set(named), "all"), (flagged, "flagged")):
+    measured: dict[str, dict[str, int]] = {}
+    for name, keys in {"all": set(named), "flagged": flagged, "unflagged": set(named) - flagged}.items():
         right = sum(named[k] for k in ours & keys)
-        precision, recall = right / len(ours & keys), right / sum(named[k] for k in keys)
-        print(f"{name}: precision {precision:.3f}, recall {recall:.3f}, {len(ours & keys)} found")
-        assert precision >= MIN_PRECISION, [(k, found[k].detail) for k in ours & keys if not named[k]]
+        measured[name] = {"labels": len(keys), "found": len(ours & keys), "right": right, "mistakes": sum(named[k] for k in keys)}
+        assert right >= MIN_PRECISION * len(ours & keys), (name, [(k, found[k].detail) for k in ours & keys if not named[k]])
+    assert measured["flagged"]["found"] >= 20  # a detector that finds nothing is precise, too
+    build = repository_root / "build"
+    build.mkdir(exist_ok=True)
+    (build / "labels.json").write_text(json.dumps(measured), "utf-8")  # scripts/run_tests.py prints it

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from composer_replication.core.trace import HARNESS, Segment, Session, SourceRef, Text, Turn
-from tests.data.sites.builder import bash, calls, failed, find, human, results, session
+from composer_replication.core.trace import HARNESS, Segment, Session, SourceRef, Text, ToolCall, Turn
+from composer_replication.data.sites.detectors import answered_calls
+from composer_replication.data.sites.judge import is_error
+from composer_replication.data.sites.repeats import UNCHANGED, canonical
+from tests.data.sites.builder import bash, calls, failed, find, human, random_segments, results, session
 
 READ: dict[str, Any] = {"file_path": "a.py"}
 
@@ -99,3 +105,76 @@ def test_copied_turns_are_not_sites_but_may_be_repeated() -> None:
     turns = (calls(read("a")), results(("a", "1")), calls(read("b")), results(("b", "1")))
     assert repeats(*turns, copied=3) == [(3, "b")]
     assert repeats(*turns, copied=4) == []
+
+
+# the rule read plainly, call by call ----------------------------------------------------------------------------------
+
+
+def slow_repeats(log: Session) -> list[str]:
+    """For each answered call, look back through its context turn by turn: plain, and quadratic."""
+    refs = log.calls()
+    order = {call_id: i for i, call_id in enumerate(refs)}
+
+    def same(one: ToolCall, other: ToolCall) -> bool:
+        return one.name == other.name and canonical(one) == canonical(other)
+
+    found: list[str] = []
+    for ref, result, _ in answered_calls(log):
+        if ref.call.name != "Read" or not result.text.strip():
+            continue
+        cleared = log.segment_of(ref.turn).cleared
+        for index in reversed(log.context_indices(ref.turn)):
+            turn = log.turns[index]
+            if turn.role in ("user", "system") or any(c.name != "Read" for c in turn.calls):
+                break
+            again = [c for c in turn.calls if c.id not in cleared and same(c, ref.call)]
+            earlier = next((refs[c.id] for c in again if order[c.id] < order[ref.call.id]), None)
+            if earlier is None or earlier.result is None or earlier.result_turn is None or earlier.result_turn >= ref.turn:
+                continue
+            unchanged = earlier.result.text == result.text or result.text.startswith(UNCHANGED)
+            if unchanged and not is_error(earlier.call, earlier.result):
+                found.append(ref.call.id)
+            break
+    return found
+
+
+@given(st.integers(1, 18), st.randoms(use_true_random=False))
+def test_one_pass_finds_what_the_plain_rule_finds(steps: int, random: Any) -> None:
+    turns: list[Turn] = [human("go")]
+    waiting: list[tuple[str, str, bool | None]] = []
+    number = 0
+    for _ in range(steps):
+        step = random.random()
+        if step < 0.06:
+            turns.append(human("wait"))
+        elif step < 0.12:
+            turns.append(calls(("edit", "Edit", {"file_path": "a"}), ("late", "Read", {"file_path": "a"})))
+        elif step < 0.2 and number:
+            turns.append(calls((f"c{random.randrange(number)}", "Read", {"file_path": random.choice("ab")})))  # an id used twice
+        else:
+            made = [(f"c{number + i}", "Read", {"file_path": random.choice("ab")}) for i in range(random.choice([1, 1, 2]))]
+            number += len(made)
+            turns.append(calls(*made))
+            waiting += [
+                (m[0], random.choice(["1", "1", "1", "2", " ", UNCHANGED[0]]), random.choice([None, None, None, True])) for m in made
+            ]
+        random.shuffle(waiting)
+        given_now = len(waiting) if random.random() < 0.8 else random.randint(0, len(waiting))
+        if given_now:
+            turns.append(results(*waiting[:given_now]))
+            del waiting[:given_now]
+    if random.random() < 0.1:
+        random.shuffle(turns)  # a damaged log: results before their calls
+    log = session(*turns, segments=random_segments(len(turns), random))
+    assert [s.call_id for s in find(log, detectors=("repeated_call",))] == sorted(slow_repeats(log), key=list(log.calls()).index)
+
+
+def test_four_thousand_reads_take_less_than_a_second() -> None:
+    turns = [human("x")]
+    for i in range(4000):
+        turns += [calls((f"c{i}", "Read", {"file_path": f"src/f{i % 3900}.py"})), results((f"c{i}", f"text {i % 3900}"))]
+    log = session(*turns)
+    start = time.process_time()
+    found = find(log, detectors=("repeated_call",))
+    assert time.process_time() - start < 1
+    assert len(found) == 100

@@ -247,3 +247,29 @@ def test_parallel_shell_calls_are_judged_each_by_its_own_command() -> None:
         results(("b", "Exit code 127\n(eval):1: command not found: gti", True), ("a", "Exit code 1\nFAIL", True)),
     )
     assert [(s.call_id, s.category) for s in find(log)] == [("a", "failed_check"), ("b", "mistake")]
+
+
+PARSE_ERROR = "Exit code 1\n(eval):1: parse error near `('"
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "kind"),
+    [
+        ('D=$(go env GOMODCACHE) && grep -B5 "type C" "$D/a.go" | head -40', PARSE_ERROR, "shell_requoted"),
+        ("echo $(ls 'a)b') | wc", "Exit code 1\n(eval):1: parse error near `)'", "shell_requoted"),
+        ("D=$(go env GOMODCACHE) && ls $D", PARSE_ERROR, "shell_syntax"),  # no pipe: nothing is quoted anew
+        ("echo $(ls) | head (", PARSE_ERROR, "shell_syntax"),  # the model's own bracket
+        ("echo a(b) $(ls) | head", PARSE_ERROR, "shell_syntax"),
+        ("echo $(ls | head", PARSE_ERROR, "shell_syntax"),
+        ("echo $(ls) 'open | head", PARSE_ERROR, "shell_syntax"),
+        ("A=$(ls) time ls | head", "Exit code 1\n(eval):1: parse error near `time'", "shell_syntax"),
+    ],
+)
+def test_a_sound_line_that_the_agents_wrapper_quoted_anew_is_the_environments(command: str, text: str, kind: str) -> None:
+    verdict = judge_shell_error(command, text)
+    assert (verdict.kind, verdict.category) == (kind, "environment" if kind == "shell_requoted" else "mistake")
+
+
+@pytest.mark.parametrize("line", ['npm ERR! Missing script: "tset"', "npm ERR! missing script: tset", 'npm error Missing script: "tset"'])
+def test_npm_names_a_missing_script_in_either_spelling(line: str) -> None:
+    assert judge_shell_error("npm run tset", f"Exit code 1\n{line}").kind == "shell_bad_option"

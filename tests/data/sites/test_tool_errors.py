@@ -8,6 +8,7 @@ from composer_replication.core.trace import ToolCall, ToolResult
 from composer_replication.data.sites.guide import default_classify_error
 from composer_replication.data.sites.judge import is_error, judge
 from composer_replication.data.sites.kinds import ALL_KINDS, error_kind
+from composer_replication.data.sites.tool_errors import judge_tool_error
 from tests.data.sites.builder import find, one_call, only
 
 TAG = "<tool_use_error>{}</tool_use_error>"
@@ -137,3 +138,19 @@ def test_every_coarse_kind_is_in_the_list() -> None:
 )
 def test_the_kinds_of_the_earlier_guide(kind: str, text: str) -> None:
     assert default_classify_error(text) == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "category", "kind"),
+    [
+        ("Blocked: sleep 30", "permission", "blocked"),
+        ("You are not in plan mode. This tool is only for exiting plan mode", "permission", "plan_mode"),
+        ("Shell is not running", "environment", "shell_gone"),
+        ("Shell ab12 is not running, so cannot be killed", "environment", "shell_gone"),
+        ("Bash wants something else", "mistake", "other"),
+    ],
+)
+def test_the_agents_own_policy_is_no_mistake_where_the_agent_tagged_it(text: str, category: str, kind: str) -> None:
+    verdict = judge_tool_error(f"<tool_use_error>{text}</tool_use_error>", tool="Bash")
+    assert (verdict.category, verdict.kind) == (category, kind)
+    assert judge_tool_error(text, tool="mcp__x").kind == "unclassified"

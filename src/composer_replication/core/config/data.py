@@ -30,7 +30,8 @@ class IngestSettings(Settings):
     redact_words: tuple[str, ...] = ()
     """Words of your own to remove as well, e.g. a customer's name."""
     authors: tuple[str, ...] = ()
-    """Keep only sessions in which one of these models wrote (shell patterns, e.g. "claude-opus-*"); none = all."""
+    """Keep only sessions in which one of these models wrote (shell patterns, e.g. "claude-opus-*"); none = all.
+    Whole sessions are kept or left out; build.authors chooses among their messages."""
 
 
 class SitesSettings(Settings):

@@ -208,6 +208,8 @@ def _flag_tree(key: Key, text: str) -> dict[str, Any]:
         inner = field.annotation
         if isinstance(inner, type) and issubclass(inner, Settings):
             group = inner
+        elif get_origin(inner) is dict and i == len(key) - 2:  # one entry of a table, e.g. hints.writers.file_missing
+            break
         elif i < len(key) - 1:
             raise ConfigError(f"{'.'.join(key[: i + 1])} holds a value, not a group", where=f"--{'.'.join(key)}")
     value: Any = _flag_value(text, field_at(key))

@@ -33,8 +33,8 @@ class HintSettings(Settings):
 
     weight: float = Field(default=1.0, ge=0.0)
     divergence: Literal["kl(student, teacher)", "kl(teacher, student)", "jsd"] = "jsd"
-    beta: float = Field(default=0.5, gt=0.0, lt=1.0)
-    """Weight of the teacher in the mixture of jsd; not read by the two KLs."""
+    beta: float = Field(default=0.5, ge=0.0, le=1.0)
+    """Weight of the teacher in the mixture of jsd; 0 is kl(teacher, student), 1 is kl(student, teacher). Not read by the two KLs."""
     teacher: Literal["frozen", "live"] = "frozen"
     """"frozen" = the weights at the start of the run; "live" = the current weights, without gradient."""
     temperature: float = Field(default=1.0, gt=0.0)
@@ -53,7 +53,7 @@ class TrainSettings(Settings):
 
     steps: int = Field(default=20, gt=0)
     batch_examples: int = Field(default=8, gt=0)
-    """Examples per optimiser step, over all ranks; pairs come on top in the same proportion."""
+    """Examples per optimiser step, over all ranks; pairs come on top in the same proportion. 1 cannot feed both channels."""
     micro_tokens: int = Field(default=8192, gt=0)
     """Most padded tokens in one forward; memory only, results do not depend on it."""
     learning_rate: float = Field(default=1e-4, gt=0.0)
@@ -61,7 +61,7 @@ class TrainSettings(Settings):
     weight_decay: float = Field(default=0.0, ge=0.0)
     max_grad_norm: float = Field(default=1.0, gt=0.0)
     balance: Literal["grad_norm", "none"] = "grad_norm"
-    """"grad_norm": each channel is divided by its running mean gradient norm, so weights are shares; "none": raw sums."""
+    """"grad_norm": each channel is divided by its gradient norm averaged over about ten steps, so weights are shares; "none": raw sums."""
     lm_ce: LmSettings = LmSettings()
     hint: HintSettings = HintSettings()
     preference: PreferenceSettings = PreferenceSettings()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from composer_replication.core.site import Site
-from composer_replication.core.trace import Session, Text, Thinking, ToolCall, ToolResult, Turn
+from composer_replication.core.trace import CallRef, Session, Text, Thinking, ToolCall, ToolResult, Turn
 from composer_replication.data.sites.judge import judge
 
 
@@ -15,16 +15,24 @@ from composer_replication.data.sites.judge import judge
 class SiteContext:
     """One site with everything before it as the model saw it, and the result that followed.
 
-    `before` is the context of the mistaken message: results that had been cleared by then read as cleared. `rules` are
-    the user's own, one text each. The `evidence` is hindsight: its kind may be used in a hint, its text may not.
+    `calls` are those of the whole session by id, `rules` the user's own, one text each. The `evidence` is hindsight: its kind may
+    be used in a hint, its text may not.
     """
 
     session: Session
     site: Site
-    before: tuple[Turn, ...]
     call: ToolCall | None
+    calls: Mapping[str, CallRef]
     evidence: ToolResult | None
     rules: tuple[str, ...] = ()
+
+    @property
+    def before(self) -> tuple[Turn, ...]:
+        """The context of the mistaken message as the model saw it: results that had been cleared by then read as cleared.
+
+        It is put together at each call: a long session with many sites would otherwise be held once for every site.
+        """
+        return self.session.context(self.site.turn)
 
     @property
     def target(self) -> Turn:
@@ -52,14 +60,15 @@ class SiteContext:
 Writer = Callable[[SiteContext], str | None]
 
 
-def site_context(session: Session, site: Site, *, rules: tuple[str, ...] = ()) -> SiteContext:
-    """Gather what a writer may look at for one site of this session."""
-    ref = session.calls().get(site.call_id) if site.call_id else None
+def site_context(session: Session, site: Site, *, rules: tuple[str, ...] = (), calls: Mapping[str, CallRef] | None = None) -> SiteContext:
+    """Gather what a writer may look at for one site of this session; `calls` = session.calls(), where it is at hand already."""
+    calls = session.calls() if calls is None else calls
+    ref = calls.get(site.call_id) if site.call_id else None
     return SiteContext(
         session=session,
         site=site,
-        before=session.context(site.turn),
         call=ref.call if ref else None,
+        calls=calls,
         evidence=ref.result if ref else None,
         rules=rules,
     )

@@ -14,7 +14,9 @@ the tools on offer, the writer's fixed words, or the user's own rules. Two sorts
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Set
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -73,6 +75,19 @@ def grams(texts: Iterable[str]) -> set[Gram]:
     return {g for text in texts for g in chain(passages(text), names(text))}
 
 
+def _by_rarest_word(wanted: set[Gram]) -> dict[str, list[Gram]]:
+    """The wanted runs, each under the word that the fewest of them share; under "" what holds no word, e.g. `____`.
+
+    A text that holds a run holds all of its words, so that most runs need not be compared with most texts.
+    """
+    words = {gram: _WORD.findall(" ".join(gram).lower()) for gram in wanted}
+    shared = Counter(chain.from_iterable(words.values()))
+    by_word: dict[str, list[Gram]] = {}
+    for gram, own in words.items():
+        by_word.setdefault(min(own, key=lambda w: shared[w], default=""), []).append(gram)
+    return by_word
+
+
 @dataclass(slots=True)
 class Occurrences:
     """In which turns of a session each wanted passage and name stands.
@@ -88,15 +103,17 @@ class Occurrences:
         found = cls()
         if not wanted:
             return found
+        by_word = _by_rarest_word(wanted)
         for index, turn in enumerate(session.turns):
-            found._add(index, turn_text(turn), wanted)
+            found._add(index, turn_text(turn), by_word)
         for event in session.events:
-            found._add(event.turn, event.text, wanted)
+            found._add(event.turn, event.text, by_word)
         return found
 
-    def _add(self, index: int, text: str, wanted: set[Gram]) -> None:
+    def _add(self, index: int, text: str, by_word: Mapping[str, Sequence[Gram]]) -> None:
         words = set(_WORD.findall(text.lower()))
-        possible = {g for g in wanted if (g[0] in text if len(g) == 1 else words.issuperset(g))}
+        near = chain.from_iterable(by_word.get(word, ()) for word in ("", *words))
+        possible = {g for g in near if (g[0] in text if len(g) == 1 else words.issuperset(g))}
         if possible:  # the exact look is slow, and most turns hold nothing of a hint
             for gram in possible.intersection(chain(passages(text), names(text))):
                 self.turns.setdefault(gram, []).append(index)
@@ -128,18 +145,29 @@ def find_leak(text: str, *, session: Session, site_turn: int, occurrences: Occur
     return None
 
 
-def find_copied_call(text: str, *, session: Session, site_turn: int) -> Leak | None:
+def argument_turns(session: Session) -> dict[str, list[int]]:
+    """In which turns each text stands, word for word, as an argument of a call, e.g. {"make build": [4, 9]}; for all hints of a session."""
+    turns: dict[str, list[int]] = {}
+    for index, turn in enumerate(session.turns):
+        for call in turn.calls:
+            for value in call.arguments.values():
+                if isinstance(value, str):
+                    turns.setdefault(value, []).append(index)
+    return turns
+
+
+def find_copied_call(text: str, *, session: Session, site_turn: int, arguments: Mapping[str, Sequence[int]]) -> Leak | None:
     """The first thing a hint puts in quotes that is, word for word, an argument of a later call and stands nowhere before it.
 
-    This catches repairs too short for a passage and too plain for a name, such as `make build`.
+    `arguments` is what `argument_turns` found. This catches repairs too short for a passage and too plain for a name, such as `make build`.
     """
-    values = set(quoted(text))
-    if not values:
-        return None
-    known = [turn_text(session.turns[i]) for i in (*session.context_indices(site_turn), site_turn)]
-    for index in range(site_turn + 1, len(session.turns)):
-        for call in session.turns[index].calls:
-            for value in values.intersection(v for v in call.arguments.values() if isinstance(v, str)):
-                if not any(value in text for text in known):
-                    return Leak(reason="copies_later_call", words=value, turn=index)
+    later: list[tuple[int, str]] = []
+    for value in set(quoted(text)):
+        turns = arguments.get(value, ())
+        after = bisect_right(turns, site_turn)
+        if after < len(turns):
+            later.append((turns[after], value))
+    for index, value in sorted(later):
+        if not any(value in turn_text(session.turns[i]) for i in (site_turn, *reversed(session.context_indices(site_turn)))):
+            return Leak(reason="copies_later_call", words=value, turn=index)
     return None

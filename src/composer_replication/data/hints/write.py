@@ -8,24 +8,30 @@ report.refused[0].reason -> "too_long"
 from __future__ import annotations
 
 import re
+import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from composer_replication.core.config.data import HintsSettings
 from composer_replication.core.errors import ConfigError, SiteError
 from composer_replication.core.site import Hint, Site
 from composer_replication.core.trace import Session
 from composer_replication.data.hints.context import SiteContext, Writer, site_context, strings, turn_text
-from composer_replication.data.hints.leak import Gram, Occurrences, find_copied_call, find_leak, grams
+from composer_replication.data.hints.leak import Gram, Occurrences, argument_turns, find_copied_call, find_leak, grams
 from composer_replication.data.hints.rules import read_rules
 from composer_replication.data.hints.seen import seen_paths
-from composer_replication.data.hints.writers import BUILT_IN, KNOWS, TEMPLATES, WRITERS, kind_rule, tool_rule
-from composer_replication.data.sites.by_path import load_function
+from composer_replication.data.hints.writers import BUILT_IN, KNOWS, TEMPLATES, WRITERS, kind_rule, knows, tool_rule
+from composer_replication.data.sites.by_path import did_you_mean, load_function, users_code
+from composer_replication.data.sites.shell_rules import SHELL_RULES
+from composer_replication.data.sites.tool_errors import CALL_IS_WRONG
 
 TRAINED = ("mistake", "recovery")
 """Categories that get hints; every other site is counted as left out."""
 _WORD = re.compile(r"\w+")
+KNOWN_KINDS = frozenset((*WRITERS, "other", *(r.kind for r in CALL_IS_WRONG), *(r.kind for r in SHELL_RULES)))
+"""The kinds of mistakes that the built-in detectors give."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,23 +85,26 @@ def write_hints(session: Session, sites: Iterable[Site], *, settings: HintsSetti
     drafts: list[_Draft] = []
     without: Counter[str] = Counter()
     left_out = 0
+    sites, calls = list(sites), session.calls()
+    _warn_of_kinds(tuple(sorted(set(settings.writers) - KNOWN_KINDS - {site.kind for site in sites})))
     for site in sites:
         if site.session_id != session.id:
             raise SiteError(f"site {site.id} is not of session {session.id}", where=session.id)
         if site.category not in TRAINED:
             left_out += 1
             continue
-        draft = _draft(site_context(session, site, rules=rules), settings=settings)
+        draft = _draft(site_context(session, site, rules=rules, calls=calls), settings=settings)
         if draft is None:
             without[site.kind] += 1
         else:
             drafts.append(draft)
     occurrences = Occurrences.of(session, wanted=grams(d.text for d in drafts))
+    arguments = argument_turns(session)
     free = grams((*_fixed_words(), *_tool_words(session), *rules))
     hints: list[Hint] = []
     refused: list[Refusal] = []
     for draft in drafts:
-        refusal = _refusal(draft, occurrences=occurrences, free=free, max_words=settings.max_words)
+        refusal = _refusal(draft, occurrences=occurrences, arguments=arguments, free=free, max_words=settings.max_words)
         if refusal is None:
             hints.append(_hint(draft))
         else:
@@ -105,22 +114,36 @@ def write_hints(session: Session, sites: Iterable[Site], *, settings: HintsSetti
 
 def _draft(context: SiteContext, *, settings: HintsSettings) -> _Draft | None:
     for name, writer in _writers(context.site.kind, settings=settings):
-        text = writer(context)
+        if writer in KNOWS:
+            text = writer(context)
+        else:
+            with users_code(name, writer, setting=f"hints.writers.{context.site.kind}", session_id=context.session.id):
+                text = writer(context)
         if text is None:
             continue
         if not isinstance(text, str):
             raise ConfigError(f"writer {name!r} returned {type(text).__name__}, not text or None", where="[hints.writers]")
-        knows = KNOWS.get(writer, ("custom",))
-        if writer is WRITERS.get("unknown_tool") and context.session.tools_origin == "reconstructed":
-            knows = ("kind", "tools:reconstructed")
-        return _Draft(context=context, text=text.strip(), writer=name, knows=knows)
+        return _Draft(context=context, text=text.strip(), writer=name, knows=knows(writer, context, text=text))
     return None
+
+
+@lru_cache(maxsize=64)
+def _warn_of_kinds(unknown: tuple[str, ...]) -> None:
+    """Warn, once, of writers for kinds that no built-in detector gives: mistyped, or named by the user's own detector."""
+    for kind in unknown:
+        near = did_you_mean(kind, KNOWN_KINDS)
+        warnings.warn(
+            f"[hints.writers] {kind!r} is no kind of mistake that a built-in detector gives{': ' + near if near else ''};"
+            " its writer runs only if a detector or kind function of your own names it",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def _writers(kind: str, *, settings: HintsSettings) -> list[tuple[str, Writer]]:
     chosen: list[tuple[str, Writer]] = []
     if name := settings.writers.get(kind):
-        return [(name, BUILT_IN.get(name) or load_function(name, setting=f"hints.writers.{kind}"))]
+        return [(name, BUILT_IN.get(name) or load_function(name, setting=f"hints.writers.{kind}", built_in=BUILT_IN))]
     chosen.append(("rules", kind_rule))
     if kind in WRITERS:
         chosen.append((WRITERS[kind].__name__, WRITERS[kind]))
@@ -128,7 +151,9 @@ def _writers(kind: str, *, settings: HintsSettings) -> list[tuple[str, Writer]]:
     return chosen
 
 
-def _refusal(draft: _Draft, *, occurrences: Occurrences, free: set[Gram], max_words: int) -> Refusal | None:
+def _refusal(
+    draft: _Draft, *, occurrences: Occurrences, arguments: Mapping[str, Sequence[int]], free: set[Gram], max_words: int
+) -> Refusal | None:
     context, site, num_words = draft.context, draft.context.site, len(draft.text.split())
 
     def refuse(reason: str, detail: str) -> Refusal:
@@ -142,7 +167,7 @@ def _refusal(draft: _Draft, *, occurrences: Occurrences, free: set[Gram], max_wo
     if leak is not None:  # a listing shows names and its folder apart: the whole path is known from it all the same
         listed = free | grams(seen_paths(context))
         leak = find_leak(draft.text, session=context.session, site_turn=site.turn, occurrences=occurrences, free=listed)
-    leak = leak or find_copied_call(draft.text, session=context.session, site_turn=site.turn)
+    leak = leak or find_copied_call(draft.text, session=context.session, site_turn=site.turn, arguments=arguments)
     return refuse(leak.reason, f"{leak.words} (turn {leak.turn})") if leak else None
 
 

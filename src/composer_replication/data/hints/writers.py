@@ -16,8 +16,8 @@ from composer_replication.core.trace import ToolSpec
 from composer_replication.data.hints.context import SiteContext, Writer
 from composer_replication.data.hints.rules import rule_for_kind, rule_for_tool
 from composer_replication.data.hints.seen import alike, commands_that_worked, known_paths_near, refs_seen, wrong_path
-from composer_replication.data.sites.detectors import same_call
 from composer_replication.data.sites.judge import is_error, judge
+from composer_replication.data.sites.repeats import canonical
 from composer_replication.data.sites.shell import parse, shell_command
 
 MAX_COMMANDS = 12
@@ -69,7 +69,7 @@ def _offered(context: SiteContext) -> tuple[ToolSpec, ...]:
     session = context.session
     if session.tools_origin != "reconstructed":
         return session.tools
-    worked = {ref.call.name for ref in session.calls().values() if ref.result is not None and not is_error(ref.call, ref.result)}
+    worked = {ref.call.name for ref in context.calls.values() if ref.result is not None and not is_error(ref.call, ref.result)}
     return tuple(t for t in session.tools if t.name in worked)
 
 
@@ -164,8 +164,9 @@ def repeated_call(context: SiteContext) -> str | None:
     """The same call stands above; None where it is no longer in view."""
     if context.call is None:
         return None
+    name, asked = context.call.name, canonical(context.call)
     for ago, turn in enumerate(reversed(context.before), 1):
-        if any(same_call(call, context.call) for call in turn.calls):
+        if any(call.name == name and canonical(call) == asked for call in turn.calls):
             return _fill("repeated_call", ago=str(ago))
     return None
 
@@ -244,26 +245,51 @@ WRITERS: dict[str, Writer] = {
 
 KNOWS: dict[Writer, tuple[str, ...]] = {
     available_tools: ("kind", "tools"),
-    tool_schema: ("kind", "schema"),
-    known_paths: ("kind", "paths_seen"),
-    shell_missing_path: ("kind", "error_text", "paths_seen"),
+    tool_schema: ("kind", "call", "schema"),
+    known_paths: ("kind", "call", "paths_seen"),
+    shell_missing_path: ("kind", "error_text", "call", "paths_seen"),
     known_refs: ("kind", "error_text", "refs_seen", "paths_seen"),
-    reread: ("kind",),
-    read_first: ("kind",),
-    edit_multi_match: ("kind",),
-    edit_no_change: ("kind",),
-    too_large: ("kind",),
-    is_directory: ("kind",),
-    repeated_call: ("kind",),
+    reread: ("kind", "call"),
+    read_first: ("kind", "call"),
+    edit_multi_match: ("kind", "call"),
+    edit_no_change: ("kind", "call"),
+    too_large: ("kind", "call"),
+    is_directory: ("kind", "call"),
+    repeated_call: ("kind", "call"),
     shell_syntax: ("kind", "error_text"),
     shell_unknown_command: ("kind", "error_text", "commands_seen"),
     shell_bad_option: ("kind", "error_text"),
-    rules: ("kind", "rules"),
+    rules: ("kind", "call", "rules"),
     kind_rule: ("kind", "rules"),
-    tool_rule: ("rules",),
+    tool_rule: ("call", "rules"),
 }
-"""What hindsight each writer uses: "kind" = that a mistake of this kind follows; "error_text" = what the error
-names or complains of; the rest is what was in view."""
+"""What hindsight each writer uses: "kind" = that a mistake of this kind follows; "call" = what the mistaken call says (its
+tool, its file); "error_text" = what the error names or complains of; the rest is what was in view."""
+
+
+def knows(writer: Writer, context: SiteContext, *, text: str) -> tuple[str, ...]:
+    """What hindsight one hint used: `KNOWS`, less what this text did without; ("custom",) for a writer of the user's.
+
+    A writer takes the file's name from the call, but in a shell from the error, for a command line names many things.
+    """
+    known = KNOWS.get(writer, ("custom",))
+    if writer is available_tools and context.session.tools_origin == "reconstructed":
+        return ("kind", "tools:reconstructed")
+    if writer is tool_schema and _is_from(text, "tool_used_before"):
+        return ("kind", "call", "calls_seen")
+    if writer is shell_missing_path and _is_from(text, "make_folder"):
+        return ("kind", "error_text", "call")
+    if writer is rules:
+        return KNOWS[kind_rule if rule_for_kind(context.rules, context.site.kind) else tool_rule]
+    names_a_file = writer in (known_paths, reread, read_first, edit_multi_match, edit_no_change, too_large, is_directory)
+    if names_a_file and context.call and shell_command(context.call.name, context.call.arguments) is not None:
+        return tuple("error_text" if k == "call" else k for k in known)
+    return known
+
+
+def _is_from(text: str, template: str) -> bool:
+    return text.startswith(TEMPLATES[template].partition("{")[0])
+
 
 BUILT_IN: dict[str, Writer] = {writer.__name__: writer for writer in KNOWS}
 """Built-in writers by name, for `hints.writers`."""

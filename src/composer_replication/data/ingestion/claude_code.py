@@ -22,8 +22,8 @@ from composer_replication.data.ingestion.conversation import Conversation, Finis
 from composer_replication.data.ingestion.counts import FileReport, RawCounts, Status, session_counts
 from composer_replication.data.ingestion.find import LogFile
 from composer_replication.data.ingestion.reader import SUBAGENT_TOOLS, FileReader, KnownIds, Stream
-from composer_replication.data.ingestion.redaction import redact_session
-from composer_replication.data.ingestion.repository import repository_of
+from composer_replication.data.ingestion.redaction import redact_counts, redact_session
+from composer_replication.data.ingestion.repository import enclosing_roots, repository_of
 from composer_replication.data.ingestion.tools import tools_from_calls
 
 FORMAT = "claude_code"
@@ -40,11 +40,16 @@ class FileResult:
 
 @dataclass(slots=True)
 class Links:
-    """What later files need to know of earlier ones: session names in use, and which call started which subagent."""
+    """What later files need to know of earlier ones: session names in use, which call started which subagent, and where.
+
+    `roots` are the folders in which the sessions ran; `repositories` those of the sessions that have subagents.
+    """
 
     names: set[str] = field(default_factory=set)
     calls: dict[tuple[str, str], tuple[Parent, str | None]] = field(default_factory=dict)
     parents: frozenset[str] = frozenset()
+    roots: frozenset[str] = frozenset()
+    repositories: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,7 @@ def ingest(
     known = KnownIds() if known is None else known
     agents = {log.agent for log in logs if log.agent is not None}
     known.agents |= agents
-    links = Links(parents=frozenset(session for session, _ in agents))
+    links = Links(parents=frozenset(session for session, _ in agents), roots=enclosing_roots(log.cwd for log in logs))
     for log in logs:
         yield _ingest_file(log, known, links, settings=settings, redactor=redactor, hashed=hashed)
 
@@ -83,6 +88,8 @@ def _ingest_file(
 ) -> FileResult:
     reader = FileReader(log, known, max_line_bytes=settings.max_line_bytes, hashed=hashed)
     name = redactor.text(log.name) if redactor is not None else log.name
+    if log.why:
+        return FileResult(report=FileReport(file=name, status="unreadable", why=log.why, counts=session_counts(())))
     try:
         reader.read()
         made = [] if _is_copy(reader) else sessions_of(reader, links, name)
@@ -96,6 +103,7 @@ def _ingest_file(
     known.update(reader.fresh)
     before = dict(redactor.counts) if redactor is not None else {}
     if redactor is not None:
+        redact_counts(reader.raw, redactor)
         made = [replace(m, session=redact_session(m.session, redactor)) for m in made]
     kept = [m for m in made if _is_wanted(m.session, settings.authors)]
     reader.raw.copied_inside = sum(m.copied_inside for m in kept)
@@ -134,6 +142,7 @@ def _report(name: str, log: LogFile, reader: FileReader, made: list[_Made], kept
         raw=raw,
         counts=session_counts(own),
         progress_counts={"sessions": len(carried), **session_counts(carried)} if carried else {},
+        progress_names=tuple(session.id for session in carried),
         session_names=tuple(m.session.id for m in kept),
         num_subagents=sum(m.session.parent is not None for m in kept),
         num_copied_turns=sum(m.session.copied for m in kept),
@@ -170,10 +179,14 @@ def sessions_of(reader: FileReader, links: Links, file: str) -> list[_Made]:
     raw_name = _most_common(reader.raw.session_ids)
     finished = main.conversation.finish()
     calls_by_prompt = _calls_by_prompt(main.conversation)
+    # A subagent works for its session, wherever it stands: one repository for both.
+    repository = links.repositories.get(raw_name, "") if not finished.turns else ""
+    repository = repository or repository_of(main.cwd, named=reader.repository, roots=links.roots)
     if finished.turns:
         main_name = _unique(_safe(raw_name, reader.lines.sha256), links)
-        made.append(_made(main, finished, reader, main_name, None, file))
+        made.append(_made(main, finished, reader, main_name, None, file, repository))
         if raw_name in links.parents:
+            links.repositories.setdefault(raw_name, repository)
             _remember_calls(links, raw_name, main_name, reader, calls_by_prompt)
     for side in reader.sides.values():
         finished_side = side.conversation.finish()
@@ -182,17 +195,17 @@ def sessions_of(reader: FileReader, links: Links, file: str) -> list[_Made]:
         parent, author = _parent(side, reader, links, main_name, calls_by_prompt)
         name = _unique(f"{parent.session_id}.agent-{_safe(side.agent_id, side.prompt)}", links)
         turns = tuple(_as_task(turn, author) for turn in finished_side.turns)
-        made.append(_made(side, finished_side._replace(turns=turns), reader, name, parent, file))
+        place = repository or repository_of(side.cwd, roots=links.roots)
+        made.append(_made(side, finished_side._replace(turns=turns), reader, name, parent, file, place))
     return made
 
 
-def _made(stream: Stream, finished: Finished, reader: FileReader, name: str, parent: Parent | None, file: str) -> _Made:
+def _made(stream: Stream, finished: Finished, reader: FileReader, name: str, parent: Parent | None, file: str, repository: str) -> _Made:
     tools = stream.tools
     origin: Literal["log", "reconstructed", "none"] = "log"
     if not tools:
-        tools = tools_from_calls(stream.conversation.calls)
+        tools = tools_from_calls(stream.conversation.calls, refused=stream.conversation.refused)
         origin = "reconstructed" if tools else "none"
-    cwd = stream.cwd or reader.main.cwd
     session = Session(
         id=name,
         source=SourceRef(file=file, sha256=reader.lines.sha256, format=FORMAT, versions=tuple(sorted(reader.raw.versions))),
@@ -203,8 +216,8 @@ def _made(stream: Stream, finished: Finished, reader: FileReader, name: str, par
         events=_without_repeats(finished.events, finished.turns),
         parent=parent,
         copied=finished.copied,
-        cwd=cwd,
-        repository=repository_of(cwd, named=reader.repository),
+        cwd=stream.cwd or reader.main.cwd,
+        repository=repository,
         started=stream.started,
         ended=stream.ended,
     )

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from composer_replication.core.errors import SessionError
 from composer_replication.core.trace import Block, Event, Role, Segment, ToolCall, ToolResult, Turn
 from composer_replication.data.ingestion.records import Usage
+from composer_replication.data.ingestion.tools import says_refused
 
 MAX_STRETCHES = 4096
 
@@ -85,6 +86,7 @@ class Conversation:
         self.callers: dict[str, Draft] = {}
         self.calls: list[ToolCall] = []
         self.answered: set[str] = set()
+        self.refused: set[str] = set()  # calls of a tool that is none, or with arguments it does not take
         self.current = Stretch([])
         self.stretches = [self.current]
         self.last: Draft | None = None
@@ -125,6 +127,8 @@ class Conversation:
                 self.at.setdefault(uuid, self._follow(parent))
             return
         self.answered.add(block.call_id)
+        if block.is_error and says_refused(block.text):
+            self.refused.add(block.call_id)
         draft = Draft("tool", author, [block], known=known)
         caller = self.callers.get(block.call_id)
         if caller is not None:

@@ -51,52 +51,75 @@ class RawCounts:
             self.damage.append((line, why))
 
 
-def session_counts(sessions: Iterable[Session], *, kind_of: Callable[[str], str] = error_kind) -> dict[str, Any]:
-    """The message-level counts of sessions, from nothing but the sessions.
+class MessageCounts:
+    """Message-level counts of sessions that are given one after the other; none of them is kept.
 
     `assistant_messages` includes the records that no model wrote (they are stored as "synthetic" events);
     `model_messages` does not. `error_kinds` counts results with is_error by kind.
-    Example: session_counts([session])["tool_use"] -> 58
+    Example: counts = MessageCounts(); counts.add(session); counts.to_json()["tool_use"] -> 58
     """
-    count: Counter[str] = Counter()
-    kinds: Counter[str] = Counter()
-    calls: set[str] = set()
-    answered: set[str] = set()
-    for session in sessions:
+
+    def __init__(self, *, kind_of: Callable[[str], str] = error_kind) -> None:
+        self.num_sessions = 0
+        self._kind_of = kind_of
+        self._count: Counter[str] = Counter()
+        self._kinds: Counter[str] = Counter()
+        self._calls: set[str] = set()
+        self._answered: set[str] = set()
+
+    def add(self, session: Session) -> None:
+        """Count one session more."""
+        count = self._count
+        self.num_sessions += 1
         for turn in session.turns:
             if turn.role == "assistant":
                 ids = {call.id for call in turn.calls}
-                calls |= ids
+                self._calls |= ids
                 count["model_messages"] += 1
                 count["parallel_messages"] += len(ids) > 1
             elif turn.role == "tool":
                 for result in turn.results:
                     count["tool_result"] += 1
-                    answered.add(result.call_id)
+                    self._answered.add(result.call_id)
                     if result.is_error:
-                        kinds[kind_of(result.text)] += 1
+                        self._kinds[self._kind_of(result.text)] += 1
             elif turn.tag == "interrupt":
                 count["interrupt_texts"] += sum(isinstance(b, Text) and b.text.startswith(INTERRUPT_PREFIX) for b in turn.blocks)
         for event in session.events:
             count[event.kind] += 1
-    return {
-        "assistant_messages": count["model_messages"] + count["synthetic"],
-        "model_messages": count["model_messages"],
-        "synthetic_messages": count["synthetic"],
-        "tool_use": len(calls),
-        "tool_result": count["tool_result"],
-        "tool_use_without_result": len(calls - answered),
-        "tool_result_without_use": len(answered - calls),
-        "is_error": sum(kinds.values()),
-        "error_kinds": dict(kinds),
-        "not_a_model_error": sum(kinds[k] for k in NOT_A_MODEL_ERROR),
-        "parallel_messages": count["parallel_messages"],
-        "interrupt_texts": count["interrupt_texts"],
-        "compact_boundaries": count["compaction"],
-        "microcompactions": count["microcompaction"],
-        "hook_blocks": count["hook_blocked"],
-        "queued_texts": count["queued"],
-    }
+
+    def to_json(self) -> dict[str, Any]:
+        """The counts of the sessions so far, under the names of a file's report."""
+        count, kinds = self._count, self._kinds
+        return {
+            "assistant_messages": count["model_messages"] + count["synthetic"],
+            "model_messages": count["model_messages"],
+            "synthetic_messages": count["synthetic"],
+            "tool_use": len(self._calls),
+            "tool_result": count["tool_result"],
+            "tool_use_without_result": len(self._calls - self._answered),
+            "tool_result_without_use": len(self._answered - self._calls),
+            "is_error": sum(kinds.values()),
+            "error_kinds": dict(kinds),
+            "not_a_model_error": sum(kinds[k] for k in NOT_A_MODEL_ERROR),
+            "parallel_messages": count["parallel_messages"],
+            "interrupt_texts": count["interrupt_texts"],
+            "compact_boundaries": count["compaction"],
+            "microcompactions": count["microcompaction"],
+            "hook_blocks": count["hook_blocked"],
+            "queued_texts": count["queued"],
+        }
+
+
+def session_counts(sessions: Iterable[Session], *, kind_of: Callable[[str], str] = error_kind) -> dict[str, Any]:
+    """The message-level counts of sessions, from nothing but the sessions.
+
+    Example: session_counts([session])["tool_use"] -> 58
+    """
+    counts = MessageCounts(kind_of=kind_of)
+    for session in sessions:
+        counts.add(session)
+    return counts.to_json()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +129,7 @@ class FileReport:
     `status`: "read" | "duplicate" (all of it stands in a file read before) | "foreign" (not Claude Code) |
     "damaged" (no readable record) | "empty" | "unreadable" | "refused". `why` says it in words where it is not "read".
     `counts` are `session_counts` of the sessions of the file itself; `progress_counts` of the subagents whose messages
-    it carries in progress records.
+    it carries in progress records, whose names are `progress_names` (`session_names` holds them too).
     """
 
     file: str
@@ -118,6 +141,7 @@ class FileReport:
     counts: Mapping[str, Any] = field(default_factory=dict)
     progress_counts: Mapping[str, Any] = field(default_factory=dict)
     session_names: tuple[str, ...] = ()
+    progress_names: tuple[str, ...] = ()
     num_subagents: int = 0
     num_copied_turns: int = 0
     num_filtered: int = 0

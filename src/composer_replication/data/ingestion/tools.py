@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Container, Iterable
 from typing import Any
 
 from composer_replication.core.trace import ToolCall, ToolSpec
 
+# The harness would not run the call: there is no such tool, or its arguments do not fit.
+_REFUSED = re.compile(
+    r"\s*(?:<tool_use_error>\s*)?(?:Error:\s*)?(?:No such tool available|(?:Unknown|Unsupported|Invalid) tool\b|Tool \S+ (?:was )?not found"
+    r"|\S*InputValidationError|\S+ failed due to the following issues?:|Argument Validation Error)"
+)
 _TYPES: dict[type, str] = {
     str: "string",
     bool: "boolean",
@@ -39,17 +45,27 @@ def offered_tools(entries: Any) -> tuple[ToolSpec, ...]:
     return tuple(specs.values())
 
 
-def tools_from_calls(calls: Iterable[ToolCall]) -> tuple[ToolSpec, ...]:
+def says_refused(text: str) -> bool:
+    """Whether an error result says that there is no such tool or that the arguments do not fit it.
+
+    >>> says_refused("<tool_use_error>Error: No such tool available: Reed</tool_use_error>"), says_refused("Exit code 1")
+    (True, False)
+    """
+    return _REFUSED.match(text) is not None
+
+
+def tools_from_calls(calls: Iterable[ToolCall], *, refused: Container[str] = ()) -> tuple[ToolSpec, ...]:
     """One tool per name called: a property per argument seen, required = in every call of it.
 
-    A call with wrong arguments widens the schema, so this says what was called, not what was on offer.
+    `refused` are the ids of calls that `says_refused`: they say what the model got wrong, not what was on offer. A tool
+    of which every call was refused is left out.
 
     >>> calls = [ToolCall("c1", "Read", {"path": "a", "limit": 5}), ToolCall("c2", "Read", {"path": "b"})]
     >>> tools_from_calls(calls)[0].parameters["required"]
     ['path']
     """
     # Most calls of a tool look alike, so the sorts of calls are few: name, argument names, their types.
-    sorts = dict.fromkeys((c.name, tuple(c.arguments), tuple(map(type, c.arguments.values()))) for c in calls)
+    sorts = dict.fromkeys((c.name, tuple(c.arguments), tuple(map(type, c.arguments.values()))) for c in calls if c.id not in refused)
     by_name: dict[str, list[tuple[tuple[str, ...], tuple[type, ...]]]] = {}
     for name, arguments, types in sorts:
         by_name.setdefault(name, []).append((arguments, types))

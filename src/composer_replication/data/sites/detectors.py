@@ -5,27 +5,18 @@ All of them start from `session.calls()`, which joins a result to its call by id
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 
 from composer_replication.core.site import Category, Site
-from composer_replication.core.trace import CallRef, Session, ToolCall, ToolResult
+from composer_replication.core.trace import CallRef, Session, ToolResult
 from composer_replication.data.sites.judge import is_error, judge
-from composer_replication.data.sites.shell import Simple, parse, shell_command
+from composer_replication.data.sites.repeats import canonical, find_repeats
+from composer_replication.data.sites.shell import parse, shell_command
 from composer_replication.data.sites.shell_errors import failing_lines, malformed, split_exit_code
-from composer_replication.data.sites.shell_rules import word_set
 from composer_replication.data.sites.verdict import Verdict, quote
 
 Detector = Callable[[Session], Iterable[Site]]
 
-# Tools that change nothing, and whose answer for the same arguments changes only if something else changed the files.
-READ_ONLY_TOOLS = word_set("Read Grep Glob LS NotebookRead read read_file grep glob find ls list_dir list_files search_files view cat")
-READ_ONLY_PROGRAMS = word_set(
-    "cat head tail ls grep egrep fgrep rg find fd wc pwd tree stat file sed awk sort uniq cut nl jq diff which echo"
-)
-READ_ONLY_GIT = word_set("status log diff show branch ls-files blame rev-parse remote describe grep")
-UNCHANGED = ("File unchanged since last read", "Wasted call")
-"""How newer agents answer a second, equal Read: they say so instead of sending the file again."""
 # Failures that are not the model's; `failed_check` and `benign` have a detector of their own.
 APART: frozenset[Category] = frozenset(("failed_check", "benign"))
 
@@ -50,9 +41,12 @@ def make_site(session: Session, ref: CallRef, verdict: Verdict, *, detector: str
 
 
 def answered_calls(session: Session) -> Iterator[tuple[CallRef, ToolResult, int]]:
-    """Every call with its result and the result's turn, joined by call id; `find_sites` drops what was copied from another session."""
+    """Every call with its result and the result's turn, joined by call id; `find_sites` drops what was copied from another session.
+
+    A result that stands before its call, or in the same message, is damage of the log: it says nothing about the call and is left out.
+    """
     for ref in session.calls().values():
-        if ref.result is not None and ref.result_turn is not None:
+        if ref.result is not None and ref.result_turn is not None and ref.result_turn > ref.turn:
             yield ref, ref.result, ref.result_turn
 
 
@@ -109,61 +103,10 @@ def hidden_error(session: Session) -> Iterator[Site]:
 def repeated_call(session: Session) -> Iterator[Site]:
     """Reading calls made again with equal arguments while the first answer is in view and nothing can have changed it.
 
-    Between the two there is no call that could write, no word of a human and no message of the agent program; the first
-    answer was not cleared from the context and is no error (a call that a parallel sibling or a human cancelled is rightly
-    made again); and the second answer is the same text, or the agent's own word that nothing changed.
+    What counts as a repeat, and what in between excuses it, stands in `data/sites/repeats.py`.
     """
-    refs = session.calls()
-    order = {call_id: i for i, call_id in enumerate(refs)}
-    for ref, result, turn in answered_calls(session):
-        if not _only_reads(ref.call) or not result.text.strip():
-            continue
-        segment = session.segment_of(ref.turn)
-        for index in reversed(session.context_indices(ref.turn)):
-            earlier_turn = session.turns[index]
-            if earlier_turn.role in ("user", "system") or any(not _only_reads(c) for c in earlier_turn.calls):
-                break
-            again = [c for c in earlier_turn.calls if c.id not in segment.cleared and same_call(c, ref.call)]
-            earlier = next((refs[c.id] for c in again if order[c.id] < order[ref.call.id]), None)
-            if earlier is None or earlier.result is None or earlier.result_turn is None or earlier.result_turn >= ref.turn:
-                continue
-            if is_error(earlier.call, earlier.result):
-                break
-            if earlier.result.text == result.text or result.text.strip().removeprefix("<tool_use_error>").startswith(UNCHANGED):
-                verdict = Verdict(category="mistake", kind="repeated_call", detail=quote(f"{ref.call.name} {canonical(ref.call)}"))
-                yield make_site(session, ref, verdict, detector="repeated_call", evidence=turn)
-            break
-
-
-def canonical(call: ToolCall) -> str:
-    """The arguments in one spelling: keys sorted, blanks trimmed, without the words that only describe the call.
-
-    >>> canonical(ToolCall("c", "Bash", {"description": "list", "command": " ls "}))
-    '{"command":"ls"}'
-    """
-    kept = {k: v.strip() if isinstance(v, str) else v for k, v in call.arguments.items() if k not in ("description", "timeout")}
-    return json.dumps(kept, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
-
-
-def same_call(one: ToolCall, other: ToolCall) -> bool:
-    """Whether two calls ask the same of the same tool."""
-    return one.name == other.name and canonical(one) == canonical(other)
-
-
-def _only_reads(call: ToolCall) -> bool:
-    if call.name in READ_ONLY_TOOLS:
-        return True
-    command = shell_command(call.name, call.arguments)
-    if not command or "$(" in command or "`" in command:
-        return False
-    parsed = parse(command)
-    return bool(parsed.simple) and all(_reads(s) for s in parsed.simple)
-
-
-def _reads(simple: Simple) -> bool:
-    if any(r != "/dev/null" and not r.isdigit() for r in simple.redirects):
-        return False
-    if simple.name != "git":
-        return simple.name in READ_ONLY_PROGRAMS and not {"-i", "-delete", "-exec", "--in-place"} & set(simple.words)
-    rest = simple.operands
-    return bool(rest) and rest[0] in READ_ONLY_GIT and (rest[0] not in ("branch", "remote") or len(rest) == 1)
+    answered = {ref.call.id: turn for ref, _, turn in answered_calls(session)}
+    for ref in find_repeats(session):
+        if ref.call.id in answered:
+            verdict = Verdict(category="mistake", kind="repeated_call", detail=quote(f"{ref.call.name} {canonical(ref.call)}"))
+            yield make_site(session, ref, verdict, detector="repeated_call", evidence=answered[ref.call.id])

@@ -1,7 +1,7 @@
 """The sort of an error result by its opening words: a coarse table of fifteen kinds, the same for every log.
 
 This names what the *result* says, for counting. Whether the call was the model's mistake is another question, and a
-finer table answers it: `data/sites/verdicts.py`.
+finer tables answer it: `data/sites/tool_errors.py` and `data/sites/shell_rules.py`.
 """
 
 from __future__ import annotations

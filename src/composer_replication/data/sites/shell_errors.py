@@ -36,6 +36,8 @@ READ_CHARS = 6000
 """How much of each end of an output is read: the messages of a shell stand first or last."""
 # The line itself asks how a command ended: `if`, `[ -f x ]`, `echo $?`.
 _ASKS = re.compile(r"(?:^|[\s;&(])(?:if|while|until|test|\[\[?) |\bset \+e\b|command -v|\bwhich\b|\$\?")
+# How zsh words it for a line that the agent ran through `eval`; a bracket the model wrote bare is told apart by the line itself.
+_REQUOTED = re.compile(r"\(eval\):\d+: parse error near `[()]'")
 KILLED_CODES = frozenset((130, 137, 143))
 _EXIT = re.compile(r"\AExit code:? (\d+)\n?|\n?\n?Command exited with code (\d+)\s*\Z|\AProcess exited with code (\d+)\n?")
 
@@ -82,6 +84,8 @@ def judge_shell_error(command: str, text: str) -> Verdict:
 def malformed(command: Command, body: str, *, hidden: bool = False) -> Verdict | None:
     """A verdict "mistake" where the output says that the command line itself was wrong; None where it does not.
 
+    "environment" where the agent's own wrapper broke a sound line: it quotes a line with a pipe anew, `$(` becomes `\\$(`, and zsh
+    stumbles over the bracket.
     `hidden` = the call did not fail: what looks like a probe (`a || b`, `if`, `ls`, `test`) then does not count.
     """
     output = body if len(body) <= 2 * READ_CHARS else body[:READ_CHARS] + "\n" + body[-READ_CHARS:]
@@ -94,9 +98,41 @@ def malformed(command: Command, body: str, *, hidden: bool = False) -> Verdict |
                 continue
             if rule.kind in ("shell_missing_path", "is_directory") and _expected_missing(command, subject, body):
                 return None
-            line_start = output.rfind("\n", 0, match.end() - 1) + 1
-            return Verdict(category="mistake", kind=rule.kind, detail=quote(output[line_start:]), subject=subject)
+            detail = quote(output[output.rfind("\n", 0, match.end() - 1) + 1 :])
+            if _REQUOTED.match(detail) and "|" in command.operators and is_sound_substitution(command.text):
+                return Verdict(category="environment", kind="shell_requoted", detail=detail)
+            return Verdict(category="mistake", kind=rule.kind, detail=detail, subject=subject)
     return None
+
+
+def is_sound_substitution(text: str) -> bool:
+    """Whether a line holds `$(...)`, every quote and bracket of it is closed, and no bracket stands bare.
+
+    >>> [is_sound_substitution(t) for t in ("x=$(go env) | head", "echo $(go env | head", "echo a(b) $(c) | head")]
+    [True, False, False]
+    """
+    found, stack, i = False, list[str](), 0
+    while i < len(text):
+        char, top = text[i], stack[-1] if stack else ""
+        if top == "'":
+            stack = stack[:-1] if char == "'" else stack
+        elif char == "\\":
+            i += 1
+        elif text.startswith("$(", i):
+            found, i = True, i + 1
+            stack.append("(")
+        elif char == '"':
+            stack = stack[:-1] if top == '"' else [*stack, '"']
+        elif top != '"' and char == "'":
+            stack.append("'")
+        elif top != '"' and char == "(":
+            return False
+        elif top != '"' and char == ")":
+            if top != "(":
+                return False
+            stack.pop()
+        i += 1
+    return found and not stack
 
 
 def failing_lines(command: Command, body: str) -> Verdict | None:

@@ -133,7 +133,7 @@ SHELL_RULES: tuple[ShellRule, ...] = (
         r"^[Uu]nknown JSON field: " + _Q + r"(?P<x>\w+)",
         r"^.{0,40}?" + _BAD + r" (?:sub)?command:? " + _Q + r"(?P<x>[\w:-]+)",
         r"^accepts (?:at (?:most|least) |between \d+ and )?\d+ arg\(s\), received \d+",
-        r"^npm (?:ERR!|error) Missing script: " + _Q + r"(?P<x>[\w:.-]+)",
+        r"^npm (?:ERR!|error) [Mm]issing script: " + _Q + r"(?P<x>[\w:.-]+)",
         r"^make(?:\[\d+\])?: \*\*\* No rule to make target " + _Q + r"(?P<x>[\w./-]+)" + _Q + r"\.",
         r"^.{0,40}?no tasks? " + _Q + r"(?P<x>[\w:.-]+)" + _Q + r" found",
         r"^error Command \"(?P<x>[\w:.-]+)\" not found",

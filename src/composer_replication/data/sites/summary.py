@@ -16,12 +16,14 @@ UNKNOWN = "unknown"
 class SitesSummary:
     """How many sites there are, and of what; each table is sorted by count, then by name.
 
+    `num_recoveries` of the `num_mistakes` are turns after an error (sites.site = "recovery"), not mistaken messages.
     `kinds` are the kinds of the mistakes; `apart` the kinds of everything else, as "category/kind". Example:
-        SitesSummary(num_sites=3, num_mistakes=2, kinds={"file_missing": 2}, apart={"failed_check/test_failed": 1}, ...)
+        SitesSummary(num_sites=3, num_mistakes=2, num_recoveries=0, kinds={"file_missing": 2}, apart={"failed_check/test_failed": 1}, ...)
     """
 
     num_sites: int
     num_mistakes: int
+    num_recoveries: int
     num_flagged: int
     num_sessions: int
     categories: dict[str, int]
@@ -44,6 +46,7 @@ def summarise(sites: Iterable[Site]) -> SitesSummary:
     return SitesSummary(
         num_sites=len(rows),
         num_mistakes=len(wrong),
+        num_recoveries=sum(s.category == "recovery" for s in wrong),
         num_flagged=sum(s.flagged for s in rows),
         num_sessions=len({s.session_id for s in wrong}),
         categories=_counts(s.category for s in rows),

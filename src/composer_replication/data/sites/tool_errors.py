@@ -59,6 +59,13 @@ NOT_THE_MODEL: tuple[Rule, ...] = (
     _rule("environment", "disk", r"^ENOSPC|^EMFILE|^EACCES|^EPERM|^EROFS"),
 )
 
+# Words of the agent's own policy. They are looked for only where the agent tagged its refusal: elsewhere they may be a tool's output.
+AGENT_POLICY: tuple[Rule, ...] = (
+    _rule("permission", "blocked", r"^Blocked: "),
+    _rule("permission", "plan_mode", r"^(?:You are |Claude is )?not in plan mode\b"),
+    _rule("environment", "shell_gone", r"^Shell (?:\S+ )?is not running\b"),
+)
+
 # The call reached a tool (or none) and was refused because of what it says.
 CALL_IS_WRONG: tuple[Rule, ...] = (
     _rule(
@@ -122,7 +129,7 @@ def judge_tool_error(text: str, *, tool: str) -> Verdict:
         return found
     if tool == "StructuredOutput" and _STRUCTURED.search(words[:HEAD_CHARS]):
         return Verdict(category="mistake", kind="structured_output_invalid", detail=quote(words))
-    found = _first(CALL_IS_WRONG, words)
+    found = (_first(AGENT_POLICY, words) if _TAGGED.search(text) else None) or _first(CALL_IS_WRONG, words)
     if found is not None:
         return found
     if _TAGGED.search(text):  # the agent refused the call before the tool ran: its arguments are at fault

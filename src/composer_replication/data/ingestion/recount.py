@@ -1,0 +1,45 @@
+"""The counts of a report once more, from the sessions as they lie on disk: what was lost in writing shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from composer_replication.core.trace import Session
+from composer_replication.data.ingestion.counts import FileReport, MessageCounts
+
+
+def recount(reports: Sequence[FileReport], stored: Iterable[Session]) -> list[FileReport]:
+    """The reports with the message counts of the sessions that were read back, one session in memory at a time.
+
+    A session belongs to the report that names it, and to its `progress_counts` where the report says so. Names that
+    are not read back drop out of `session_names`.
+    Example: recount(reports, read_sessions(path))[0].to_json()["is_error"] -> 4
+    """
+    place = {name: index for index, report in enumerate(reports) for name in report.session_names}
+    told = [_with_counts(report, ()) for report in reports]
+    for index, sessions in groupby(stored, key=lambda session: place.get(session.id)):  # the sessions of a file lie together
+        if index is not None:
+            told[index] = _with_counts(reports[index], sessions)
+    return told
+
+
+def _with_counts(report: FileReport, sessions: Iterable[Session]) -> FileReport:
+    """The report with the counts of these sessions in place of its own."""
+    own, carried = MessageCounts(), MessageCounts()
+    names: list[str] = []
+    num_subagents = num_copied = 0
+    for session in sessions:
+        (carried if session.id in report.progress_names else own).add(session)
+        names.append(session.id)
+        num_subagents += session.parent is not None
+        num_copied += session.copied
+    return replace(
+        report,
+        counts=own.to_json(),
+        progress_counts={"sessions": carried.num_sessions, **carried.to_json()} if report.progress_names else {},
+        session_names=tuple(names),
+        num_subagents=num_subagents,
+        num_copied_turns=num_copied,
+    )

@@ -1,0 +1,37 @@
+"""What is checked before a run exists: every item fits into one forward, and every step can feed every channel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from composer_replication.core.config.train import TrainSettings
+from composer_replication.core.errors import ConfigError
+from composer_replication.tokens.example import PreferencePair, TrainingExample
+from composer_replication.training.sampler import Sampler
+
+
+def check_plan(settings: TrainSettings, *, examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair] = ()) -> None:
+    """Raise ConfigError for what would otherwise stop a run in its middle, whenever the sampler draws it.
+
+    Example: check_plan(config.train, examples=data.examples, pairs=data.pairs) names the longest item if it is longer than
+    train.micro_tokens, and train.batch_examples if one example a step cannot feed both channels.
+    """
+    Sampler(examples=examples, pairs=pairs, batch_examples=settings.batch_examples, seed=0)
+    longest, name = max(forward_sizes(examples, pairs), default=(0, ""))
+    if longest > settings.micro_tokens:
+        raise ConfigError(
+            f"{name} is the longest item and needs {longest} tokens in one forward, train.micro_tokens is {settings.micro_tokens}",
+            fix=f"set train.micro_tokens = {longest} or more, or lower build.max_tokens and build again",
+        )
+
+
+def forward_sizes(examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair] = ()) -> Iterator[tuple[int, str]]:
+    """How many tokens each item needs in one forward, and its name; the sizes are those that `micro_batches` cuts by.
+
+    An example needs its row, a hint view its teacher row (hint and ids up to the target's end), a pair two rows of its longer side.
+    """
+    for e in examples:
+        yield len(e.ids), f"example {e.id}"
+        yield from ((len(v.hint_ids) + v.span[1], f"the teacher row of {v.site_id} in example {e.id}") for v in e.hints)
+    for p in pairs:
+        yield 2 * (len(p.prefix_ids) + max(len(p.chosen_ids), len(p.rejected_ids))), f"pair {p.id} (both sides)"
