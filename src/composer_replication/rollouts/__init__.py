@@ -1,4 +1,4 @@
-"""Rollouts: episodes that our own student samples. Empty until the next issue.
+"""Rollouts: episodes that our own student samples in an environment; each is a Session with `origin="student"`.
 
-It brings sampler.py, groups.py, fork.py, local_teacher.py and envs/; a rollout is a Session with `origin="student"`.
+sampler.py (any causal language model in any `Env`), groups.py (groups of one task, advantages), envs/ (the protocol, environments).
 """

@@ -70,7 +70,7 @@ def _assistant(turn: Turn, names: Mapping[str, str], thinking: bool, notes: Coun
         notes["text_after_call"] += 1
     if not thinking:
         notes["thinking_left_out"] += bool(thoughts)
-    if texts or calls or (thinking and thoughts):
+    if texts or calls or (thinking and thoughts) or turn.sampled is not None:  # an end token alone is a message, too
         message: Message = {"role": "assistant", "content": "\n".join(texts)}
         if thinking:
             notes["thinking_missing"] += not thoughts

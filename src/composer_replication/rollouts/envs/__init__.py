@@ -1,0 +1,1 @@
+"""Environments in which a student acts: the protocol (env.py), and those that are built in."""

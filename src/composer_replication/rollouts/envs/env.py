@@ -1,0 +1,56 @@
+"""What an environment is: it opens a task, answers the student's messages, and says at the end what they were worth.
+
+    env = make(task)                          # single use: one object, one episode
+    opening = env.open()                      # Opening(turns=(system, human), tools=(ToolSpec(...), ...))
+    reply = env.reply(turn)                   # Reply(turns=(tool results, ...), done=False)
+    env.reward()                              # 0.0 ... 1.0 once `done`
+    env.close()
+
+The messages are Turns, so an episode is a Session like an imported log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from composer_replication.core.trace import ToolSpec, Turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """How an episode begins: the messages before the student's first, and the tools on offer."""
+
+    turns: tuple[Turn, ...]
+    tools: tuple[ToolSpec, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What follows one message of the student: one tool turn per call, or other messages; `done` ends the episode."""
+
+    turns: tuple[Turn, ...]
+    done: bool
+
+
+class Env(Protocol):
+    """One episode of one task. `task_id` is stable over runs; `max_turns` is how many messages the student may write."""
+
+    task_id: str
+    max_turns: int
+
+    def open(self) -> Opening:
+        """The first messages and the tools; called once, before anything else."""
+        ...
+
+    def reply(self, turn: Turn) -> Reply:
+        """Answer one message of the student. A call that cannot be carried out is answered with an error result, never an exception."""
+        ...
+
+    def reward(self) -> float:
+        """What the episode was worth, between 0 and 1; 0 where it did not finish."""
+        ...
+
+    def close(self) -> None:
+        """Free what the episode holds; safe to call twice."""
+        ...

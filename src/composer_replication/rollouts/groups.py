@@ -1,0 +1,127 @@
+"""Groups of rollouts of one task, and what each is worth against the others.
+
+    sample = partial(sample_rollouts, model, renderer=renderer, settings=settings, author="my-student")
+    result = sample_groups(tasks, num_groups=8, size=4, max_extra=8, sample=sample, label="step-3:")
+    result.groups[0].advantages        # (0.75, -0.25, -0.25, -0.25): reward minus the group's mean
+
+Dr.GRPO (arXiv 2503.20783): the advantage is `reward - mean`, not divided by the group's standard deviation, which would weigh very
+easy and very hard tasks more, and the loss has no `1 / length` of the message, which would make long wrong messages cheap. A group whose
+rewards are all equal says nothing: its advantages are zero. It is counted, left out, and replaced by a group of the *next* task.
+The same task is not sampled again until it differs: that would overweigh its rarer outcome by one over the chance of seeing it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from composer_replication.core.errors import ConfigError, DataError
+from composer_replication.rollouts.envs.env import Env
+from composer_replication.rollouts.episode import Rollout
+
+MakeEnv = Callable[[], Env]
+"""A task: makes a new environment of it every time, e.g. partial(make, task)."""
+
+
+class Sample(Protocol):
+    """`sample_rollouts` with everything but the environments filled in."""
+
+    def __call__(self, envs: Sequence[Env], /, *, label: str) -> list[Rollout]:
+        """One rollout in each environment."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rollouts of one task."""
+
+    task_id: str
+    rollouts: tuple[Rollout, ...]
+
+    @property
+    def rewards(self) -> tuple[float, ...]:
+        """What each rollout was worth."""
+        return tuple(rollout.reward for rollout in self.rollouts)
+
+    @property
+    def advantages(self) -> tuple[float, ...]:
+        """Reward minus the group's mean, for each rollout."""
+        return advantages(self.rewards)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether all rewards are equal, so that nothing can be learnt from their differences."""
+        return min(self.rewards) == max(self.rewards)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Groups:
+    """What came of sampling: groups to train on, and those that were flat, which are counted and kept for the report.
+
+    `num_extra` groups were sampled to replace flat ones; fewer than asked for are in `groups` where that was not enough.
+    """
+
+    groups: tuple[Group, ...]
+    flat: tuple[Group, ...]
+    num_extra: int
+
+    @property
+    def num_sampled(self) -> int:
+        """All groups, flat ones included."""
+        return len(self.groups) + len(self.flat)
+
+    @property
+    def num_all_failed(self) -> int:
+        """Flat groups in which no rollout earned anything."""
+        return sum(max(group.rewards) == 0 for group in self.flat)
+
+    @property
+    def rollouts(self) -> tuple[Rollout, ...]:
+        """Every rollout, flat groups included: the sample on which a success rate is honest."""
+        return tuple(rollout for group in (*self.groups, *self.flat) for rollout in group.rollouts)
+
+
+def advantages(rewards: Sequence[float]) -> tuple[float, ...]:
+    """Reward minus mean; no standard deviation.
+
+    >>> advantages([1.0, 0.0, 0.0, 0.0])
+    (0.75, -0.25, -0.25, -0.25)
+    """
+    mean = sum(rewards) / len(rewards)
+    return tuple(reward - mean for reward in rewards)
+
+
+def sample_groups(tasks: Iterable[MakeEnv], *, num_groups: int, size: int, sample: Sample, max_extra: int = 0, label: str = "") -> Groups:
+    """`size` rollouts of each of the first `num_groups` tasks; flat groups are replaced from the tasks that follow, `max_extra` at most.
+
+    `max_extra=0` skips flat groups without replacing them. Raises ConfigError where a group is too small to have a difference or the
+    tasks run out before `num_groups` were sampled.
+    """
+    if size < 2 or num_groups < 1 or max_extra < 0:
+        raise ConfigError(f"groups of {size}, {num_groups} of them, {max_extra} more", fix="size >= 2, num_groups >= 1, max_extra >= 0")
+    supply = iter(tasks)
+    kept: list[Group] = []
+    flat: list[Group] = []
+    extra = 0
+    for number in itertools.count():
+        wanted = num_groups if number == 0 else min(num_groups - len(kept), max_extra - extra)
+        makers = list(itertools.islice(supply, wanted))
+        if number == 0 and len(makers) < num_groups:
+            raise ConfigError(f"{num_groups} groups were asked for, and there are {len(makers)} tasks")
+        if not makers:
+            break
+        extra += len(makers) if number else 0
+        for group in _sampled(makers, size=size, sample=sample, label=f"{label}{number}:"):
+            (flat if group.is_flat else kept).append(group)
+    return Groups(groups=tuple(kept), flat=tuple(flat), num_extra=extra)
+
+
+def _sampled(makers: Sequence[MakeEnv], *, size: int, sample: Sample, label: str) -> Iterator[Group]:
+    rollouts = sample([make() for make in makers for _ in range(size)], label=label)
+    for start in range(0, len(rollouts), size):
+        members = tuple(rollouts[start : start + size])
+        if len({rollout.task_id for rollout in members}) != 1:
+            raise DataError("a task made environments of different tasks", where=members[0].task_id)
+        yield Group(members[0].task_id, members)

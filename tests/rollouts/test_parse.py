@@ -1,0 +1,134 @@
+"""From sampled ids to blocks: what the template writes is read back as it was, and what is no call is named."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from composer_replication.core.errors import ConfigError
+from composer_replication.core.trace import Block, Text, Thinking, ToolCall, Turn
+from composer_replication.rollouts.parse import PARSERS, MalformedCall, Part, WrittenCall, parse_message, parser_of
+from composer_replication.tokens.families import FAMILIES
+from composer_replication.tokens.messages import clean
+from composer_replication.tokens.renderer import Renderer
+from tests.rollouts.small_world import message_ids
+from tests.tokens.students import ARGUMENTS, CASES, TEXTS, chatml_tokenizer, read, renderer
+
+every_template = pytest.mark.parametrize(("family", "fixture"), CASES)
+
+
+def parsed(render: Renderer, message: Turn | str) -> tuple[Part, ...]:
+    return parse_message(message_ids(render, message)[:-1], codec=render.codec, parser=parser_of(render))
+
+
+def test_every_family_has_a_parser() -> None:
+    assert set(PARSERS) == set(FAMILIES)
+
+
+def as_read(render: Renderer, value: Any) -> Any:
+    """A JSON value as the tokenizer reads it."""
+    if isinstance(value, str):
+        return read(render, value)
+    if isinstance(value, dict):
+        return {as_read(render, k): as_read(render, v) for k, v in value.items()}
+    return [as_read(render, v) for v in value] if isinstance(value, list) else value
+
+
+@every_template
+@settings(max_examples=60, deadline=None)
+@given(text=TEXTS, thought=TEXTS, calls=st.lists(st.tuples(st.sampled_from(["Read", "Bash"]), ARGUMENTS), max_size=3))
+def test_what_the_template_writes_is_read_back(family: str, fixture: str, text: str, thought: str, calls: list[tuple[str, dict]]) -> None:
+    render = renderer(family, fixture)
+    thinking = render.family is not None and render.family.thinking == "kept"
+    calls = [(name, clean(arguments, Counter())) for name, arguments in calls]
+    assume("Infinity" not in str(calls) and "inf" not in str(calls))  # no JSON
+    assume(all(len(as_read(render, {k: 0 for k in arguments})) == len(arguments) for _, arguments in calls))
+    text, thought = clean(text, Counter()), clean(thought, Counter())
+    blocks: list[Block] = [Thinking(thought)] if thinking else []
+    blocks += [Text(text), *(ToolCall(f"c{i}", name, arguments) for i, (name, arguments) in enumerate(calls))]
+    assume(text or calls or (thinking and thought))
+    expected: list[Part] = [Thinking(read(render, thought))] if thinking and thought else []
+    expected += [Text(read(render, text))] if text else []
+    expected += [WrittenCall(name, as_read(render, arguments)) for name, arguments in calls]
+    assert list(parsed(render, Turn(role="assistant", author="m", blocks=tuple(blocks)))) == expected
+
+
+QWEN_PROBLEMS = [
+    ('<tool_call>\n{"name": "Read", "arguments": {"path": "a.py"}\n</tool_call>', "not JSON"),
+    ('<tool_call>\n{"name": "Read", "arguments": {"path": "a.py"}}', "does not end"),
+    ('<tool_call>\n{"name": "Read"}\n</tool_call>', "this one has 'name'"),
+    ('<tool_call>\n{"name": "Read", "arguments": {}, "id": 3}\n</tool_call>', "this one has 'name', 'arguments', 'id'"),
+    ('<tool_call>\n{"name": "Read", "arguments": "a.py"}\n</tool_call>', "not a JSON object"),
+    ('<tool_call>\n{"name": "", "arguments": {}}\n</tool_call>', "the name is not"),
+    ('<tool_call>\n{"name": "Read", "arguments": {"a": 1, "a": 2}}\n</tool_call>', "a key stands twice"),
+    ('<tool_call>\n{"name": "Read", "arguments": {"a": NaN}}\n</tool_call>', "NaN is not a number"),
+    ('<tool_call>\n{"name": "Read", "arguments": {"a": 1e999}}\n</tool_call>', "is not a number of JSON"),
+    ('<tool_call>\n["Read"]\n</tool_call>', "a call is a JSON object"),
+    ("<tool_call>\n" + '{"name":' * 9999 + "\n</tool_call>", "nested too deeply"),
+    ("</tool_call>", "without <tool_call>"),
+    ("<tool_call></tool_call>", "not JSON"),
+]
+
+
+@pytest.mark.parametrize(("text", "problem"), QWEN_PROBLEMS)
+def test_a_malformed_qwen_call_is_named(text: str, problem: str) -> None:
+    for family, fixture in (("qwen3", "qwen3"), ("qwen2.5", "qwen2_5")):
+        (part,) = parsed(renderer(family, fixture), text)
+        assert isinstance(part, MalformedCall) and problem in part.problem
+
+
+LLAMA_PROBLEMS = [
+    ('{"name": "Read", "parameters": {"path": "a.py"}', "not JSON"),
+    ('{"name": "Read", "arguments": {}}', "this one has 'name', 'arguments'"),
+    ('{"name": "Read", "parameters": []}', "not a JSON object"),
+    ('{"name": "Read", "parameters": {}}; {"name": "Read", "parameters": {}}', "something stands behind"),
+    ('<|python_tag|>{"name": "Read", "parameters": {}}', "built-in tool"),
+]
+
+
+@pytest.mark.parametrize(("text", "problem"), LLAMA_PROBLEMS)
+def test_a_malformed_llama_call_is_named(text: str, problem: str) -> None:
+    (part,) = parsed(renderer("llama3", "llama3_1"), text)
+    assert isinstance(part, MalformedCall) and problem in part.problem
+
+
+def test_a_good_call_beside_a_bad_one_is_kept() -> None:
+    good, bad = '<tool_call>\n{"name": "Count", "arguments": {}}\n</tool_call>', "<tool_call>\n{oops}\n</tool_call>"
+    parts = parsed(renderer("qwen3", "qwen3"), f"Look.\n{bad}\n{good}\nSo.")
+    assert [type(p) for p in parts] == [Text, MalformedCall, WrittenCall, Text]
+    assert parts[0] == Text("Look.") and parts[3] == Text("So.")
+    unfinished = parsed(renderer("qwen3", "qwen3"), f'<tool_call>\n{{"name"{good}')
+    assert [type(p) for p in unfinished] == [MalformedCall, WrittenCall]
+
+
+def test_letters_are_no_control_token_where_the_tokenizer_has_one() -> None:
+    text = 'Write <tool_call>\n{"name": "Count", "arguments": {}}\n</tool_call>'
+    quoting = Turn(role="assistant", author="m", blocks=(Text(text),))
+    assert parsed(renderer("qwen3", "qwen3"), quoting) == (Text(text),)
+
+
+def test_a_tag_without_a_token_is_read_by_its_letters() -> None:
+    render = Renderer.for_tokenizer(chatml_tokenizer(plain=()), family="qwen2.5")
+    assert "<tool_call>" not in render.codec.control
+    parts = parsed(render, 'Look.\n<tool_call>\n{"name": "Count", "arguments": {}}\n</tool_call>')
+    assert parts == (Text("Look."), WrittenCall("Count", {}))
+
+
+def test_thinking_is_read_only_where_the_family_keeps_it() -> None:
+    text = "<think>\nHm.\n</think>\n\nDone."
+    assert parsed(renderer("qwen3-thinking", "qwen3"), text) == (Thinking("Hm."), Text("Done."))
+    assert parsed(renderer("qwen3", "qwen3"), text) == (Text(text),)
+    unclosed = parsed(renderer("qwen3-thinking", "qwen3"), '<think>\nHm.\n<tool_call>\n{"name": "Count", "arguments": {}}\n</tool_call>')
+    assert [type(p) for p in unclosed] == [Thinking, MalformedCall]
+
+
+def test_an_unknown_template_without_a_parser_is_refused() -> None:
+    tokenizer = chatml_tokenizer()
+    template = "{% for m in messages %}<|im_start|>{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}"
+    render = Renderer(tokenizer, family=None, own_template=template)
+    with pytest.raises(ConfigError, match="the way this chat template writes tool calls is unknown"):
+        parser_of(render)
