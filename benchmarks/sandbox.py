@@ -62,6 +62,11 @@ def time_forks(count: int) -> list[float]:
     return walls
 
 
+def in_ms(seconds: list[float]) -> str:
+    """Median and best of some wall times."""
+    return f"wall median {statistics.median(seconds) * 1e3:.2f} ms, best {min(seconds) * 1e3:.2f} ms"
+
+
 def main(count: int) -> None:
     """Measure and print."""
     with Sandbox() as sandbox:
@@ -71,20 +76,16 @@ def main(count: int) -> None:
         for name, why in sandbox.missing.items():
             print(f"{name:12} not in force: {why}")
     walls, cpu_s = time_runs(count)
-    forks = time_forks(count)
-    print(
-        f"one run      wall median {statistics.median(walls) * 1e3:.2f} ms, best {min(walls) * 1e3:.2f} ms; CPU {cpu_s * 1e3:.2f} ms  ({count} runs)"
-    )
-    print(f"bare fork    wall median {statistics.median(forks) * 1e3:.2f} ms, best {min(forks) * 1e3:.2f} ms")
+    print(f"one run      {in_ms(walls)}; CPU {cpu_s * 1e3:.2f} ms ({count} runs)")
+    print(f"bare fork    {in_ms(time_forks(count))}")
     with Sandbox() as sandbox:
         sandbox.start()
         tasks = make_tasks(NUM_TASKS, seed=0)
         begun, begun_cpu = time.perf_counter(), time.process_time()
         done = sum(play(WorkshopEnv(task, sandbox=sandbox), oracle).outcome or 0.0 for task in tasks)
         wall, cpu = time.perf_counter() - begun, time.process_time() - begun_cpu
-    print(
-        f"one episode  wall {wall / NUM_TASKS * 1e3:.2f} ms, of that CPU of Python outside the sandbox {cpu / NUM_TASKS * 1e3:.2f} ms ({done:.0f} of {NUM_TASKS} solved)"
-    )
+    print(f"one episode  wall {wall / NUM_TASKS * 1e3:.2f} ms, of which Python outside the sandbox {cpu / NUM_TASKS * 1e3:.2f} ms CPU")
+    print(f"             {done:.0f} of {NUM_TASKS} solved by the oracle")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from composer_replication.rollouts.envs.workshop.env import BY_CONSTRUCTION, Wor
 from composer_replication.rollouts.envs.workshop.episodes import play
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.rollouts.envs.workshop.tasks import Task, make_tasks
+from composer_replication.rollouts.envs.workshop.vocabulary import Split
 
 NONE = Habits(reader=0, style=0, detour=0, skip_test=0, repeat=0)
 
@@ -46,8 +47,8 @@ def success(episodes: list[tuple[WorkshopEnv, Session]]) -> float:
 
 
 @pytest.mark.parametrize("split", ["train", "heldout", "words"])
-def test_the_oracle_always_succeeds_on_the_budget_and_without_an_error(sandbox: Sandbox, split: str) -> None:
-    for env, session in played(make_tasks(300, seed=21, split=split), sandbox, oracle):  # pyright: ignore[reportArgumentType]
+def test_the_oracle_always_succeeds_on_the_budget_and_without_an_error(sandbox: Sandbox, split: Split) -> None:
+    for env, session in played(make_tasks(300, seed=21, split=split), sandbox, oracle):
         assert session.outcome == 1.0 and env.spent == env.task.budget and not env.tally.errors
         assert not find_sites(session, settings=SitesSettings())
 

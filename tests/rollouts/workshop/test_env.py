@@ -200,7 +200,8 @@ def test_hints_name_the_right_reader_and_the_right_arguments(sandbox: Sandbox) -
 def test_wrong_types_and_extra_arguments_are_bad_arguments(sandbox: Sandbox) -> None:
     env = started(make_task(1), sandbox)
     reader = env.task.tools.reader
-    for arguments in ({}, {"path": 3}, {"path": "a", "limit": "3"}, {"path": None}):
+    wrong: tuple[dict[str, Any], ...] = ({}, {"path": 3}, {"path": "a", "limit": "3"}, {"path": None})
+    for arguments in wrong:
         text, is_error = answer(env, calls(reader, **arguments))
         assert "InputValidationError" in text and is_error
     assert env.tally.errors["bad_arguments"] == 4 and env.tally.valid_calls == 0
