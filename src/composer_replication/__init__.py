@@ -14,7 +14,8 @@ _HOMES: dict[str, str] = {
     "core.trace": "CallRef Event Opaque Parent Sampled Segment Session SourceRef Text Thinking ToolCall ToolResult ToolSpec Turn",
     "core.site": "Answer Hint Preference Site",
     "core.codec": "read_hints read_preferences read_sessions read_sites write_sessions",
-    "core.errors": "AlignmentError ComposerError ConfigError DataError MissingExtraError RenderError SessionError SiteError StoppedError ",
+    "core.errors": "AlignmentError ComposerError ConfigError DataError MissingExtraError RenderError SandboxError SessionError SiteError"
+    " StoppedError",
     "core.config.root": "Config",
     "core.config.load": "load_config",
     "core.redact": "Redactor",

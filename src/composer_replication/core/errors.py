@@ -8,6 +8,7 @@
     │   └── AlignmentError                 token views that do not line up
     ├── RenderError        (ValueError)    a chat template that cannot be spanned
     ├── MissingExtraError  (ImportError)   an optional dependency that is not installed
+    ├── SandboxError       (RuntimeError)  code that cannot be run safely here
     └── StoppedError       (RuntimeError)  a run that a health rule stopped
 
 Each says what happened, where, and what to do about it; the CLI prints the three apart.
@@ -66,6 +67,10 @@ class RenderError(ComposerError, ValueError):
 
 class MissingExtraError(ComposerError, ImportError):
     """An optional dependency that is not installed; the message holds the install line."""
+
+
+class SandboxError(ComposerError, RuntimeError):
+    """Code that cannot be run safely here, e.g. because the kernel offers no system call filter."""
 
 
 class StoppedError(ComposerError, RuntimeError):

@@ -1,0 +1,259 @@
+"""Code in the sandbox computes and answers, and gets nowhere else."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from composer_replication.core.errors import SandboxError
+from composer_replication.rollouts.envs.workshop import sandbox as sandbox_module
+from composer_replication.rollouts.envs.workshop.isolation import ALLOWED
+from composer_replication.rollouts.envs.workshop.sandbox import ESCAPES, Answered, Limits, Sandbox, sandbox_mechanisms, was_refused
+
+LIBC = "__import__('ctypes').CDLL(None)"
+LAYERS = ["namespaces", "empty_root", "landlock", "seccomp"]
+
+
+def answer(sandbox: Sandbox, code: str, *, expression: str = "result") -> Answered:
+    """What one expression comes to after a file with this code was imported."""
+    return sandbox.run({"main.py": code}, [("main.py", expression)]).answers[0]
+
+
+def test_values_come_back_with_their_types(sandbox: Sandbox) -> None:
+    files = {"main.py": "from other import base\ndef add(a, b):\n    return a + b + base\n", "other.py": "base = 10"}
+    asked = [("main.py", "add(2, 3)"), ("other.py", "base"), ("main.py", "[True, None, 'x', 1.5]"), ("main.py", "nothing")]
+    run = sandbox.run(files, asked)
+    assert run.end == "answered"
+    assert [a.value for a in run.answers] == [15, 10, [True, None, "x", 1.5], None]
+    assert run.answers[3].error.startswith("NameError")
+    assert run.answers[0].equals(15) and not run.answers[0].equals(16)
+    assert not Answered(value=True).equals(1) and not Answered(value=1.0).equals(1)
+
+
+def test_a_file_stands_before_a_module_of_the_same_name(sandbox: Sandbox) -> None:
+    assert answer(sandbox, "result = __import__('token').x + __import__('re').x").error
+    run = sandbox.run({"token.py": "x = 1", "re.py": "x = 2", "main.py": "import token, re"}, [("main.py", "token.x + re.x")])
+    assert run.answers[0].equals(3)
+
+
+def test_an_object_that_equals_everything_is_no_answer(sandbox: Sandbox) -> None:
+    code = "class Any(int):\n    def __eq__(self, other):\n        return True\nresult = Any(3)\n"
+    assert "not a number" in answer(sandbox, code).error
+
+
+@pytest.mark.parametrize("way", ESCAPES)
+def test_every_way_out_is_refused(sandbox: Sandbox, way: str) -> None:
+    assert was_refused(answer(sandbox, "", expression=ESCAPES[way]))
+
+
+@pytest.mark.parametrize("way", ESCAPES)
+def test_every_way_out_is_open_without_walls(way: str, tmp_path: Path) -> None:
+    """Else the test above would prove nothing: each attempt works in a plain process (in a copy, which it may well end)."""
+    code = f"""
+value = {ESCAPES[way].replace("/tmp/workshop-escape", str(tmp_path / "escape"))}
+import os
+if value != 0 or {way!r} != "start a process":  # the forked child says nothing
+    os._exit(0 if not isinstance(value, int) or value >= 0 else 1)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("layers", "ways"),
+    [
+        ("seccomp", list(ESCAPES)),
+        ("landlock", ["read a file", "write a file", "list a folder", "start a program"]),
+        ("namespaces,empty_root", ["read a file", "write a file", "start a program"]),
+    ],
+)
+def test_each_layer_holds_by_itself(layers: str, ways: list[str]) -> None:
+    """The walls stand behind one another; here each stands alone, in a worker that `Sandbox` itself would refuse to use."""
+    worker = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-B", "-c", sandbox_module._START, layers, "5", str(512 << 20)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert worker.stdin and worker.stdout
+    hello = json.loads(worker.stdout.read(int.from_bytes(worker.stdout.read(4), "big")))
+    if missing := set(layers.split(",")) - set(hello["in_force"]):
+        worker.kill()
+        worker.communicate()
+        pytest.skip(f"this machine does not offer {', '.join(missing)}: {hello['missing']}")
+    request = json.dumps({"files": {"a.py": ""}, "asked": [["a.py", ESCAPES[way]] for way in ways]}).encode()
+    out, _ = worker.communicate(len(request).to_bytes(4, "big") + request, timeout=30)
+    answers = sandbox_module._answers(json.loads(out[4:])["record"], len(ways))
+    assert answers is not None
+    assert {way: a for way, a in zip(ways, answers, strict=True) if not was_refused(a)} == {}
+
+
+def test_without_a_filter_nothing_runs() -> None:
+    with pytest.raises(SandboxError, match=r"system call filter cannot be put in force.*run on Linux"):
+        Sandbox(layers=("namespaces", "empty_root", "landlock")).start()
+
+
+def test_on_another_system_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox_module.sys, "platform", "darwin")
+    with pytest.raises(SandboxError, match=r"darwin.*nothing runs without walls"):
+        Sandbox().run({}, [])
+
+
+def test_a_hole_in_the_filter_is_found_before_the_first_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A worker whose filter lets `socket` pass (and has no other wall) is refused by the probe."""
+    hole = "from composer_replication.rollouts.envs.workshop import isolation; isolation.ALLOWED['socket'] = (41, 198);"
+    hole += "m = isolation.this_machine(); arm = m.audit_arch == 0xC00000B7;"
+    hole += "isolation.MACHINES[__import__('os').uname().machine] = m._replace(allowed=(*m.allowed, 198 if arm else 41)); import sys"
+    monkeypatch.setattr(sandbox_module, "_START", sandbox_module._START.replace("; main()", f"; {hole}; main()"))
+    with pytest.raises(SandboxError, match="was able to open an internet socket, open a local socket"):
+        Sandbox(layers=("seccomp",)).start()
+
+
+def test_what_is_in_force_is_named() -> None:
+    found = sandbox_mechanisms()
+    assert f"{len(ALLOWED)} system calls pass" in found["seccomp"]
+    assert "CPU time" in found["rlimits"]
+
+
+def test_nothing_is_left_for_the_next_run(sandbox: Sandbox) -> None:
+    code = "import builtins, sys\nbuiltins.left = 1\nsys.left = 2\nsys.modules['left'] = sys\nresult = 1\n"
+    assert answer(sandbox, code).equals(1)
+    assert answer(sandbox, "import builtins, sys\nresult = [hasattr(builtins, 'left'), hasattr(sys, 'left')]").value == [False, False]
+    assert answer(sandbox, "import left").error.startswith("ModuleNotFoundError")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "while True:\n    pass\n",
+        "import time\ntime.sleep(1000)\n",
+        f"{LIBC}.close(3)\n[{LIBC}.close(i) for i in range(99)]\nwhile True:\n    pass\n",
+    ],
+)
+def test_code_that_does_not_end_is_ended(code: str) -> None:
+    with Sandbox(limits=Limits(time_s=0.3)) as sandbox:
+        sandbox.start()
+        before = time.monotonic()
+        assert answer(sandbox, code).error.startswith("Stopped")
+        assert time.monotonic() - before < 5
+        assert answer(sandbox, "result = 2").equals(2)
+
+
+def test_memory_has_a_limit(sandbox: Sandbox) -> None:
+    assert answer(sandbox, "result = len(bytearray(16 << 20))").equals(16 << 20)
+    assert answer(sandbox, "result = len(bytearray(256 << 20))").error.startswith("MemoryError")
+
+
+def test_a_fork_bomb_does_not_start(sandbox: Sandbox) -> None:
+    code = (
+        "import os\nresult = 0\nfor _ in range(50):\n    try:\n        os.fork()\n        result += 1\n    except OSError:\n        pass\n"
+    )
+    assert answer(sandbox, code).equals(0)
+    assert "can't start new thread" in answer(sandbox, "import _thread\n_thread.start_new_thread(print, ())").error
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("print('x' * 10**7)\nresult = 1", ""),
+        ("import os\nos._exit(0)", "the process died"),
+        ("import sys\nsys.exit(0)", "SystemExit"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("def f():\n    return f()\nf()", "RecursionError"),
+        ("def f(:", "SyntaxError"),
+        ("x = '\\ud800'\nraise ValueError(x)", "ValueError"),
+        ("import os\nos.kill(os.getppid(), 9)", "PermissionError"),
+        ("import os\nos.abort()", "the process died"),
+        ("class E(Exception):\n    def __str__(self):\n        raise self\nraise E", "Stopped"),
+        ("import json\njson.dumps = None\nimport os\nos._exit = print\nresult = 1", ""),
+    ],
+)
+def test_hostile_code_harms_its_own_run_only(sandbox: Sandbox, code: str, said: str) -> None:
+    found = answer(sandbox, code)
+    assert said in found.error if said else found.equals(1)
+    assert answer(sandbox, "result = 2").equals(2)
+
+
+FORGERY = """
+import os
+for descriptor in range(64):
+    try:
+        os.write(descriptor, {record!r})
+    except OSError:
+        pass
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    "record", [b'{"passed": true}', b"[[" * 9000, b'[["value", 5]] [["value", 5]]', b'[["value"]]', b"\xff\xfe", b'[["error", 3]]']
+)
+def test_a_forged_record_is_no_answer(sandbox: Sandbox, record: bytes) -> None:
+    found = answer(sandbox, FORGERY.format(record=record))
+    assert found.error == "Stopped: no answer that can be read"
+
+
+def test_a_forged_value_helps_only_who_knows_it(sandbox: Sandbox) -> None:
+    """Expected values never enter the sandbox, so taking over the process is worth as much as computing the right answer."""
+    assert answer(sandbox, FORGERY.format(record=b'[["value", 5]]')).equals(5)
+
+
+def test_a_flood_of_output_is_cut(sandbox: Sandbox) -> None:
+    flood = "import os\n"
+    flood += "for d in range(64):\n    try:\n        while True:\n            os.write(d, b'x' * 4096)\n    except OSError:\n        pass\n"
+    assert answer(sandbox, flood).error == "Stopped: too much output"
+
+
+def test_the_code_holds_two_descriptors_at_most(sandbox: Sandbox) -> None:
+    code = f"libc = {LIBC}\nresult = sum(libc.close(i) == 0 for i in range(1024))\n"
+    found = answer(sandbox, code)
+    assert found.error == "Stopped: the process died"  # the answer's pipe was among them
+    code = f"libc = {LIBC}\nimport os\nopen_ones = []\nbuffer = __import__('ctypes').create_string_buffer(256)\n"
+    code += "for i in range(1024):\n    if libc.fstat(i, buffer) == 0:\n        open_ones.append(i)\nresult = len(open_ones)\n"
+    assert answer(sandbox, code).value in (0, 1)  # 0 where the C library asks by another system call, which is refused
+
+
+def test_the_worker_knows_no_torch(sandbox: Sandbox) -> None:
+    code = "import sys\nresult = sorted({name.split('.')[0] for name in sys.modules} & {'torch', 'numpy', 'pydantic', 'transformers'})"
+    assert answer(sandbox, code).value == []
+
+
+def test_a_worker_that_was_killed_is_an_error_and_not_an_answer() -> None:
+    with Sandbox() as sandbox:
+        sandbox.start()
+        assert sandbox._worker is not None
+        sandbox._worker.kill()
+        sandbox._worker.wait()
+        with pytest.raises(SandboxError, match="ended"):
+            sandbox.run({"main.py": ""}, [("main.py", "1")])
+        assert answer(sandbox, "result = 1").equals(1)  # and the next run has a new worker
+
+
+def test_a_worker_started_in_a_thread_outlives_the_thread() -> None:
+    with Sandbox() as sandbox:
+        thread = threading.Thread(target=sandbox.start)
+        thread.start()
+        thread.join()
+        time.sleep(0.05)
+        assert answer(sandbox, "result = 1").equals(1)
+
+
+def test_no_process_is_left_behind() -> None:
+    with Sandbox() as sandbox:
+        sandbox.start()
+        assert sandbox._worker is not None
+        group = sandbox._worker.pid  # the worker leads its own session, its children are in its group
+        os.killpg(group, 0)
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.01)
+    raise AssertionError("processes of the sandbox live on after close()")
