@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer_replication.cli.console import harmless
 from composer_replication.cli.lookup import find
 from composer_replication.cli.paint import mask_text
 from composer_replication.core.errors import DataError
+from composer_replication.core.harmless import harmless
 from tests.cli.workspace import HOSTILE, fill, recompose, session
 
 

@@ -24,7 +24,7 @@ VOCAB = 40
 
 @dataclass
 class WordTokenizer:
-    """What the trainer asks of a tokenizer: a pad id, an end id, and to save itself."""
+    """What the trainer asks of a tokenizer: a pad id, an end id, the text of a token, and to save itself."""
 
     pad_token_id: int | None = 0
     eos_token_id: int = 1
@@ -33,6 +33,9 @@ class WordTokenizer:
 
     def __len__(self) -> int:
         return VOCAB
+
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(f"w{i}" for i in ids)
 
     def save_pretrained(self, folder: str) -> None:
         (Path(folder) / "tokenizer.json").write_text("{}", encoding="utf-8")

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 from composer_replication.core.config.student import LoraSettings, StudentSettings
 from composer_replication.core.errors import AlignmentError, ConfigError, DataError, StoppedError
 from composer_replication.losses.channel import CHANNELS, ChannelLoss
+from composer_replication.losses.divergence import jsd
 from composer_replication.losses.hint import hint_divergence
 from composer_replication.losses.total import total_loss
 from composer_replication.models.load import Student, load_student
@@ -140,13 +141,17 @@ def test_watched_sites_are_the_models_own_log_probs(tmp_path: Path) -> None:
     for table, model, teacher in ((first, small_model(), small_model()), (last, student.model, small_model())):
         for row in table:
             example, view = by_site[row["site_id"]]
-            assert row["ids"] == list(view.target_ids)
+            assert row["ids"] == list(view.target_ids) and row["texts"] == [f"w{i}" for i in view.target_ids]
+            logits = {}
             for name, net, ids in (("student", model, example.student_ids(view)), ("teacher", teacher, example.teacher_ids(view))):
                 with torch.no_grad():
                     logp = net(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
                 n = len(row["ids"])
+                logits[name] = logp[len(ids) - n - 1 : len(ids) - 1]
                 expected = [float(logp[len(ids) - n - 1 + k, ids[len(ids) - n + k]]) for k in range(n)]
                 assert row[name] == pytest.approx(expected, abs=2e-5)
+            apart = jsd(logits["student"], logits["teacher"], beta=0.5)
+            assert row["measure"] == "jsd" and row["divergence"] == pytest.approx(apart.tolist(), abs=2e-5) and max(row["divergence"]) > 0
     assert first[0]["student"] != last[0]["student"] and first[0]["teacher"] == last[0]["teacher"]
 
 

@@ -27,6 +27,7 @@ VERBS: dict[str, str] = {
     "hints": "Sites -> hints.jsonl; --audit measures whether a hint changes the model.",
     "build": "Sessions, sites and hints -> examples/: tokens for the student.",
     "train": "Examples -> a run directory.",
+    "report": "A run, or the audit of your logs, as one HTML page.",
     "show": "One session, site, example or run, in the terminal.",
 }
 

@@ -9,8 +9,8 @@ from typing import Any
 from rich.panel import Panel
 from rich.text import Text
 
-from composer_replication.cli.console import harmless
-from composer_replication.cli.views import APART, EVIDENCE, LATER, MISTAKE
+from composer_replication.core.harmless import harmless
+from composer_replication.report.views import APART, EVIDENCE, LATER, MISTAKE
 
 ROLE_STYLE = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow"}
 MAX_LINES, MAX_CHARS = 14, 1400

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 from rich.text import Text
 
-from composer_replication.cli.console import harmless
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.lookup import find, one_session, ordinal, session_ids, sessions_by_id
@@ -16,9 +15,10 @@ from composer_replication.cli.paint import session_parts, site_parts
 from composer_replication.cli.problems import UsageError
 from composer_replication.cli.show_run import show_run
 from composer_replication.cli.show_tokens import show_example, show_pair
-from composer_replication.cli.views import session_line, session_view, site_view
 from composer_replication.core.codec import read_hints, read_sessions, read_sites
+from composer_replication.core.harmless import harmless
 from composer_replication.core.site import Hint
+from composer_replication.report.views import session_line, session_view, site_view
 
 Noun = Literal["session", "site", "example", "pair", "run"]
 

@@ -15,7 +15,7 @@ from composer_replication.report.data import run_view
 
 def show_run(job: Job, wanted: str) -> int:
     """A run by name, by the beginning of its name, by folder, or the latest."""
-    view = run_view(_folder(job, wanted))
+    view = run_view(run_folder(job, wanted))
     screen = job.screen
     screen.line(
         f" {view['id']}  {view['state']}  {view['steps']} of {view['steps_planned']} steps  attempt {view['attempts']}", style="bold"
@@ -34,7 +34,8 @@ def show_run(job: Job, wanted: str) -> int:
     return 0
 
 
-def _folder(job: Job, wanted: str) -> Path:
+def run_folder(job: Job, wanted: str) -> Path:
+    """The folder of a run by its path, its name, or the beginning of its name; "" and "latest" are the newest."""
     if wanted and (Path(wanted) / "run.json").exists():
         return Path(wanted)
     names = sorted(p.name for p in job.runs.iterdir() if p.name != LATEST and (p / "run.json").exists()) if job.runs.is_dir() else []

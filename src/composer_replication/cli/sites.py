@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.lookup import ordinal
-from composer_replication.cli.views import TRAINED
 from composer_replication.core.codec import read_sessions, record_to_json
 from composer_replication.core.jsonl import write_lines
 from composer_replication.core.site import Site
 from composer_replication.data.sites.find import find_sites
 from composer_replication.data.sites.summary import SitesSummary, summarise
+from composer_replication.report.views import TRAINED
 
 
 def sites(*, common: Common = Common()) -> int:

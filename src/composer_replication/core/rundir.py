@@ -5,7 +5,9 @@
       resolved.json    command.txt      the settings that ran; how to run them again
       metrics.jsonl    events.jsonl     one line a step; things that happened (starved, checkpoint, resume)
       data/manifest.json                inputs: path, sha256, rows
-      tokens/                           per-token log-probs of a few watched sites
+      tokens/                           per-token log-probs and divergence of a few watched sites
+      samples/step_000040.jsonl         a few rollouts, as sessions      evaluation.json   rows and paired differences
+      report.html                       the page that `recompose report` writes
       checkpoints/step_000040/          weights and trainer state      logs/attempt_1.log   one per launch
 
 Lines are appended whole, files are replaced atomically. A step that ran again after a kill has two metric lines; the later counts.
@@ -88,6 +90,24 @@ class RunDir:
     def tokens(self, step: int) -> Path:
         """Per-token log-probs of the watched sites after `step` steps."""
         return self.path / "tokens" / f"step_{step:06d}.json"
+
+    def token_tables(self) -> list[tuple[int, Path]]:
+        """(steps, file) of every token table, first step first."""
+        return _numbered(self.path / "tokens", ".json")
+
+    @property
+    def evaluation_json(self) -> Path:
+        """Rows with intervals and paired differences; absent where no evaluation was run."""
+        return self.path / "evaluation.json"
+
+    def samples(self) -> list[tuple[int, Path]]:
+        """(steps, file) of every file of sampled sessions, first step first."""
+        return _numbered(self.path / "samples", ".jsonl")
+
+    @property
+    def report_html(self) -> Path:
+        """The page of the run."""
+        return self.path / "report.html"
 
     def log(self, attempt: int) -> Path:
         """The log of one launch, counted from 1."""
@@ -242,6 +262,12 @@ def _claim(runs: Path, name: str) -> Path:
         except FileExistsError:
             continue
     raise DataError(f"{len(letters) * 27} runs of today stand in {runs} already", fix="give this one a name")
+
+
+def _numbered(folder: Path, suffix: str) -> list[tuple[int, Path]]:
+    """The files step_000040<suffix> of a folder by number; none where there is no folder."""
+    paths = folder.glob(f"step_*{suffix}") if folder.is_dir() else ()
+    return sorted((int(m[1]), p) for p in paths if (m := _STEP.match(p.name.removesuffix(suffix))))
 
 
 def _point_latest(runs: Path, name: str) -> None:

@@ -17,6 +17,8 @@ from composer_replication.core.config.root import Config
 from composer_replication.core.rundir import RunDir, diff_settings, open_run
 
 CHANNELS = ("policy", "lm_ce", "hint", "preference")
+CHANNEL_KEYS = ("status", "tokens", "loss", "grad_norm", "grad_norm_parameters", "scale")
+BOOKKEEPING = ("t", "step", "attempt", "lr", "step_s", "loss", "grad_norm")  # the sum of scaled losses means nothing by itself
 
 
 def run_view(path: Path) -> dict[str, Any]:
@@ -36,6 +38,7 @@ def run_view(path: Path) -> dict[str, Any]:
         "steps": len(metrics),
         "steps_planned": settings.get("train", {}).get("steps"),
         "channels": channels(metrics),
+        "measures": measures(metrics),
         "events": run.events(),
         "checkpoints": [{"step": step, "path": str(folder)} for step, folder in run.checkpoints()],
         "inputs": inputs(run),
@@ -63,10 +66,27 @@ def channels(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
             "statuses": dict(Counter(line[f"{name}/status"] for line in rows)),
             "last_status": rows[-1][f"{name}/status"],
             "tokens": sum(line.get(f"{name}/tokens", 0) for line in rows),
+            "steps": [(line["step"], line[f"{name}/status"]) for line in rows],
+            "tokens_per_step": series(rows, f"{name}/tokens"),
             "loss": series(rows, f"{name}/loss"),
             "grad_norm": series(rows, f"{name}/grad_norm"),
         }
     return found
+
+
+def measures(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Every other number of the metrics lines, by name: reward, margins, what the health rules watch.
+
+    >>> list(measures([{"step": 1, "lr": 0.1, "hint/loss": 2.0, "policy/reward": 0.4}]))
+    ['policy/reward']
+    """
+    known = {f"{name}/{key}" for name in CHANNELS for key in CHANNEL_KEYS} | set(BOOKKEEPING)
+    names = {key: None for line in metrics for key, value in line.items() if key not in known and _is_number(value)}
+    return {name: series([line for line in metrics if _is_number(line.get(name))], name) for name in names}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def series(rows: Sequence[Mapping[str, Any]], key: str) -> dict[str, Any]:

@@ -140,7 +140,8 @@ def _resume(trainer: Trainer, journal: Journal, identity: Mapping[str, str], *, 
 def _watch(trainer: Trainer, sites: list[TrainingExample]) -> list[dict[str, Any]]:
     """Per-token log-probs of the watched sites, now."""
     place = {"pad_id": trainer.student.pad_id, "max_tokens": trainer.settings.micro_tokens, "device": trainer.accelerator.device}
-    return token_table(sites, student=live(trainer.student), teacher=trainer.references["hint"], **place)
+    how, tokenizer = trainer.settings.hint, trainer.student.tokenizer
+    return token_table(sites, student=live(trainer.student), teacher=trainer.references["hint"], how=how, tokenizer=tokenizer, **place)
 
 
 def train_step(

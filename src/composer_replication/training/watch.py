@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from composer_replication.core.config.train import HintSettings
+from composer_replication.losses.hint import hint_divergence
 from composer_replication.losses.policy import token_logprobs
 from composer_replication.models.forward import predictors, project
 from composer_replication.tokens.batch import Rows, Targets, collate
@@ -28,37 +33,44 @@ def watched(examples: Sequence[TrainingExample], *, num_sites: int = NUM_SITES) 
 
 
 def token_table(
-    examples: Sequence[TrainingExample], *, student: Reference, teacher: Reference, pad_id: int, max_tokens: int, device: Any
+    examples: Sequence[TrainingExample],
+    *,
+    student: Reference,
+    teacher: Reference,
+    how: HintSettings,
+    tokenizer: Any,
+    pad_id: int,
+    max_tokens: int,
+    device: Any,
 ) -> list[dict[str, Any]]:
-    """Per watched site: its ids, and the log-prob of each under the student (no hint) and the teacher (with hint).
+    """Per watched site, for each token: its text, log-prob under the student (no hint) and the teacher (with hint), their divergence.
 
-    Example row: {"site_id": "s1:7:c1", "kind": "bad_args", "ids": [5, 9], "student": [-2.1, -0.3], "teacher": [-4.0, -0.2]}
+    One example at a time, so that two (N, V) matrices of one example are the most that is held.
+    Example row: {"site_id": "s1:7:c1", "kind": "bad_args", "ids": [5, 9], "texts": ["re", "ad"], "student": [-2.1, -0.3],
+    "teacher": [-4.0, -0.2], "divergence": [0.4, 0.01], "measure": "jsd"}
     """
-    if not examples:
-        return []
-    batch = collate(examples, pad_id=pad_id).to(device)
-
-    def score(reference: Reference, rows: Rows, targets: Targets) -> list[float]:
-        with reference.scoring() as model:
-            hidden_ND = predictors(
-                model, rows.ids_BT, rows.lengths_B, row_N=targets.row_N, position_N=targets.position_N, max_tokens=max_tokens
-            )
-            return [round(x, 5) for x in token_logprobs(project(model, hidden_ND), targets.ids_N).tolist()]
-
-    ours, theirs = score(student, batch.student, batch.hint_student), score(teacher, batch.teacher, batch.hint_teacher)
-    table, start = [], 0
+    table: list[dict[str, Any]] = []
     for example in examples:
+        batch = collate([example], pad_id=pad_id).to(device)
+
+        def logits(reference: Reference, rows: Rows, targets: Targets) -> Tensor:
+            with reference.scoring() as model:
+                hidden_ND = predictors(
+                    model, rows.ids_BT, rows.lengths_B, row_N=targets.row_N, position_N=targets.position_N, max_tokens=max_tokens
+                )
+                return project(model, hidden_ND)
+
+        ours_NV, theirs_NV = logits(student, batch.student, batch.hint_student), logits(teacher, batch.teacher, batch.hint_teacher)
+        ids_N = batch.hint_student.ids_N
+        with torch.no_grad():
+            apart_N = hint_divergence(ours_NV, theirs_NV, divergence=how.divergence, beta=how.beta, temperature=how.temperature)
+        columns = {"student": token_logprobs(ours_NV, ids_N), "teacher": token_logprobs(theirs_NV, ids_N), "divergence": apart_N}
+        numbers = {name: [float(f"{x:.6g}") for x in values_N.tolist()] for name, values_N in columns.items()}
+        start = 0
         for view in example.hints:
             part = slice(start, start + len(view.target_ids))
-            table.append(
-                {
-                    "site_id": view.site_id,
-                    "kind": view.kind,
-                    "example_id": example.id,
-                    "ids": list(view.target_ids),
-                    "student": ours[part],
-                    "teacher": theirs[part],
-                }
-            )
+            about = {"site_id": view.site_id, "kind": view.kind, "example_id": example.id, "measure": how.divergence}
+            texts = [tokenizer.decode([i]) for i in view.target_ids]
+            table.append({**about, "ids": list(view.target_ids), "texts": texts, **{name: row[part] for name, row in numbers.items()}})
             start = part.stop
     return table

@@ -1,4 +1,4 @@
-"""What `show` shows, as plain values: the same content for the terminal and for --json. Nothing here draws."""
+"""Sessions, turns and sites as plain values: the same content for the terminal, for --json and for the page. Nothing here draws."""
 
 from __future__ import annotations
 

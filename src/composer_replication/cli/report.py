@@ -1,0 +1,91 @@
+"""`recompose report`: one HTML file for a run, or the audit of one's own logs where nothing was trained."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from composer_replication.cli.flags import Common
+from composer_replication.cli.job import Job, open_job
+from composer_replication.cli.show_run import run_folder
+from composer_replication.core.jsonl import atomic_writer
+from composer_replication.core.rundir import LATEST, open_run
+from composer_replication.report.audit_page import audit_page
+from composer_replication.report.run import run_report
+from composer_replication.report.run_page import run_page
+from composer_replication.report.work import work_view
+
+PAGE = "report.html"
+
+
+def report(*runs: str, audit: bool = False, open_page: Annotated[bool, Parameter(name="--open")] = False, common: Common = Common()) -> int:
+    """One page: a run (did it work, channels, data, sites), or without any run the audit of your logs. Needs no PyTorch.
+
+    Parameters
+    ----------
+    runs
+        Run folders or names; none = the latest run, and where nothing was trained the audit.
+    audit
+        The audit of the logs, even where there are runs.
+    open_page
+        Open the page in the browser.
+    """
+    job = open_job(common)
+    trained = (job.runs / LATEST).exists()
+    wanted = [] if audit else list(runs) or ([LATEST] if trained else [])
+    made = [_run(job, name) for name in dict.fromkeys(wanted)] if wanted else [_audit(job)]
+    for path, text, _ in made:
+        if not job.dry_run:
+            with atomic_writer(path) as stream:
+                stream.write(text)
+        if open_page and not job.dry_run:
+            webbrowser.open(path.absolute().as_uri())
+    value = {"pages": [about for _, _, about in made]}
+    return job.finish(value, wrote=[path for path, _, _ in made], next_command="" if wanted else job.command("hints --audit"))
+
+
+def _run(job: Job, name: str) -> tuple[Path, str, dict[str, Any]]:
+    """Path, text and facts of one run's page."""
+    folder = run_folder(job, name)
+    view = run_report(folder)
+    text = run_page(view, where=_flags(job))
+    verdict = (view["evaluation"] or {}).get("verdict")
+    told = verdict["sentence"] if verdict else "no evaluation was run: nothing is claimed"
+    job.screen.line(f" {view['id']}  {view['state']}  {view['steps']} steps", style="bold")
+    job.screen.line(f" {told}")
+    for changed in view["stale"]:
+        job.screen.line(f" note     {changed} changed after the run; the page says so", style="yellow")
+    about = {
+        "run": view["id"],
+        "state": view["state"],
+        "claim": verdict["claim"] if verdict else None,
+        "verdict": told,
+        "sites_shown": len(view["work"]["shown"]) if view["work"] else 0,
+        "bytes": len(text.encode("utf-8")),
+        "stale": view["stale"],
+    }
+    return open_run(folder).report_html, text, about
+
+
+def _audit(job: Job) -> tuple[Path, str, dict[str, Any]]:
+    """Path, text and facts of the audit."""
+    job.need_file(job.sessions, verb="ingest")
+    job.need_file(job.sites, verb="sites")
+    work = work_view(job.work)
+    text = audit_page(work, where=_flags(job))
+    counts = work["counts"]
+    job.screen.line(f" {work['mistakes']} mistaken messages in {counts['sessions']} sessions, {counts['calls']} tool calls")
+    job.screen.table(
+        [(row["name"], row["count"], row["hinted"]) for row in work["kinds"]], head=("kind of mistake", "sites", "with a hint")
+    )
+    names = ("counts", "sites", "mistakes", "hints", "kinds", "tools", "repositories", "authors", "apart")
+    return job.work / PAGE, text, {"run": None, **{name: work[name] for name in names}, "bytes": len(text.encode("utf-8"))}
+
+
+def _flags(job: Job) -> str:
+    """The flags that lead another verb to the same folder, with a space before them."""
+    flags = job.command("").removeprefix("recompose").strip()
+    return f" {flags}" if flags else ""

@@ -1,0 +1,21 @@
+"""Untrusted text made harmless for a reader: what would steer a terminal or turn a line around is shown, not obeyed."""
+
+from __future__ import annotations
+
+_BIDI = {0x202A, 0x202B, 0x202C, 0x202D, 0x202E, 0x2066, 0x2067, 0x2068, 0x2069, 0x200E, 0x200F, 0x061C, 0x2028, 0x2029}
+_HARMLESS: dict[int, str] = (
+    {c: chr(0x2400 + c) for c in range(0x20) if c not in (0x09, 0x0A)}
+    | {0x7F: "\u2421"}
+    | {c: f"\\x{c:02x}" for c in range(0x80, 0xA0)}
+    | {c: f"\\u{c:04x}" for c in _BIDI}
+    | {c: "\ufffd" for c in range(0xD800, 0xE000)}
+)
+
+
+def harmless(text: str) -> str:
+    """Text of a log with control characters, escape codes and direction overrides made visible instead of obeyed.
+
+    >>> harmless("a\\x1b[31mb")
+    'a␛[31mb'
+    """
+    return text.replace("\r\n", "\n").translate(_HARMLESS)

@@ -1,0 +1,176 @@
+"""Charts as inline SVG: they print, mail and scale, and need no script. Colours come from the style sheet, by class."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from composer_replication.report.html import Html, el
+
+WIDTH, HEIGHT = 340, 120
+LEFT, RIGHT, TOP, BOTTOM = 46, 8, 10, 26
+MAX_POINTS = 240
+Point = tuple[float, float]
+MARKED = ("starved", "dead", "exhausted")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a chart: its name, its colour class, and (step, value) points."""
+
+    name: str
+    colour: str
+    points: Sequence[Point]
+
+
+def thin(points: Sequence[Point], *, most: int = MAX_POINTS) -> list[Point]:
+    """At most `most` finite points, evenly taken, the last one always among them.
+
+    >>> thin([(1, 5.0), (2, math.nan), (3, 4.0), (4, 3.0)], most=2)
+    [(1, 5.0), (4, 3.0)]
+    """
+    finite = [(x, y) for x, y in points if math.isfinite(y)]
+    if len(finite) <= most:
+        return finite
+    return [finite[round(i * (len(finite) - 1) / (most - 1))] for i in range(most)]
+
+
+def short(value: float) -> str:
+    """A number for an axis, at most seven characters.
+
+    >>> [short(v) for v in (1234.5, 0.0253, 0.0000479)]
+    ['1234', '0.0253', '4.8e-5']
+    """
+    if value and (abs(value) < 0.01 or abs(value) >= 99999):
+        mantissa, exponent = f"{value:.1e}".split("e")
+        return f"{mantissa}e{int(exponent)}"
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def line_chart(title: str, lines: Sequence[Line], *, note: str = "", log: bool = False, marks: Sequence[tuple[int, str]] = ()) -> Html:
+    """Lines over steps; `marks` are (step, status) ticks on the axis for steps that were starved, dead or exhausted.
+
+    On a logarithmic axis, values that are not above zero have no place: they are left out and counted in the note.
+    """
+    kept = [Line(line.name, line.colour, thin([p for p in line.points if not log or p[1] > 0])) for line in lines]
+    lost = sum(not math.isfinite(y) or (log and y <= 0) for line in lines for _, y in line.points)
+    ticks = [(step, status) for step, status in marks if status in MARKED]
+    if lost:
+        note = f"{note}{'; ' if note else ''}{lost} values have no place on this axis"
+    head = el("figcaption", el("b", title), " ", el("small", note))
+    everything = [p for line in kept for p in line.points]
+    if not everything and not ticks:
+        return el("figure", head, el("p", "no values", cls="quiet"), cls="card")
+    steps = [x for x, _ in everything] + [step for step, _ in marks]
+    plot = _Plot.around(steps, [y for _, y in everything], log=log)
+    body = [plot.axes(), [plot.tick(step, status) for step, status in ticks], [plot.line(line) for line in kept if line.points]]
+    keys = [el("span", line.name, cls=f"key {line.colour}") for line in kept] if len(kept) > 1 else None
+    told = "; ".join(f"{line.name} from {short(line.points[0][1])} to {short(line.points[-1][1])}" for line in kept if line.points)
+    label = f"{title}: {told or 'no values'}" + (f"; {len(ticks)} marked steps" if ticks else "")
+    svg = el("svg", body, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=label)
+    return el("figure", head, svg, el("div", keys, cls="keys") if keys else None, cls="card")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plot:
+    """The scales of one chart."""
+
+    first: float
+    last: float
+    low: float
+    high: float
+    log: bool
+
+    @classmethod
+    def around(cls, steps: Sequence[float], values: Sequence[float], *, log: bool) -> _Plot:
+        low, high = (min(values), max(values)) if values else (0.0, 1.0)
+        if low == high:  # a flat line stands in the middle
+            low, high = (low / 2, high * 2) if log else (low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2)
+        return cls(first=min(steps), last=max(steps), low=low, high=high, log=log)
+
+    def x(self, step: float) -> float:
+        share = 0.5 if self.last == self.first else (step - self.first) / (self.last - self.first)
+        return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
+
+    def y(self, value: float) -> float:
+        low, high, value = (math.log(self.low), math.log(self.high), math.log(value)) if self.log else (self.low, self.high, value)
+        return round(HEIGHT - BOTTOM - (value - low) / (high - low) * (HEIGHT - TOP - BOTTOM), 1)
+
+    def axes(self) -> list[Html]:
+        floor = HEIGHT - BOTTOM
+        frame = el("polyline", points=f"{LEFT},{TOP} {LEFT},{floor} {WIDTH - RIGHT},{floor}", cls="axis")
+        labels = [
+            el("text", short(self.high), x=LEFT - 4, y=TOP + 4, cls="end"),
+            el("text", short(self.low), x=LEFT - 4, y=floor, cls="end"),
+            el("text", f"step {short(self.first)}", x=LEFT, y=HEIGHT - 6),
+        ]
+        if self.last > self.first:
+            labels.append(el("text", short(self.last), x=WIDTH - RIGHT, y=HEIGHT - 6, cls="end"))
+        return [frame, *labels]
+
+    def tick(self, step: int, status: str) -> Html:
+        floor = HEIGHT - BOTTOM
+        return el(
+            "line",
+            el("title", f"step {step}: {status}"),
+            x1=self.x(step),
+            x2=self.x(step),
+            y1=floor - 9,
+            y2=floor + 4,
+            cls=f"tick {status}",
+        )
+
+    def line(self, line: Line) -> Html:
+        if len(line.points) == 1:
+            step, value = line.points[0]
+            return el(
+                "circle",
+                el("title", f"{line.name}, step {step}: {short(value)}"),
+                cx=self.x(step),
+                cy=self.y(value),
+                r=3,
+                cls=f"dot {line.colour}",
+            )
+        points = " ".join(f"{self.x(step)},{self.y(value)}" for step, value in line.points)
+        return el("polyline", el("title", line.name), points=points, cls=f"line {line.colour}")
+
+
+def interval_chart(title: str, rows: Sequence[tuple[str, float, float, float]], *, low: float, high: float, zero: bool = False) -> Html:
+    """One dot with its interval per row, (name, value, low, high), on an axis from `low` to `high`; `zero` draws the line at zero."""
+    width, height, left = 340, 22 * len(rows) + 26, 104
+
+    def x(value: float) -> float:
+        return round(left + (min(max(value, low), high) - low) / (high - low) * (width - left - 14), 1)
+
+    body: list[Html] = []
+    floor = 22 * len(rows) + 6
+    if zero:
+        body.append(el("line", x1=x(0), x2=x(0), y1=2, y2=floor, cls="zero"))
+    for i, (name, value, a, b) in enumerate(rows):
+        y = 22 * i + 14
+        told = el("title", f"{name}: {value:.3f}, interval {a:.3f} to {b:.3f}")
+        body.append(
+            el(
+                "g",
+                told,
+                el("text", name if len(name) <= 18 else name[:17] + "…", x=left - 8, y=y + 4, cls="end"),
+                el("line", x1=x(a), x2=x(b), y1=y, y2=y, cls="whisker"),
+                el("circle", cx=x(value), cy=y, r=4, cls="dot c0"),
+            )
+        )
+    body += [
+        el("line", x1=left, x2=width - 14, y1=floor, y2=floor, cls="axis"),
+        el("text", short(low), x=left, y=floor + 14, cls="middle"),
+        el("text", short(high), x=width - 14, y=floor + 14, cls="middle"),
+    ]
+    label = f"{title}: " + "; ".join(f"{name} {value:.3f} ({a:.3f} to {b:.3f})" for name, value, a, b in rows)
+    svg = el("svg", body, viewBox=f"0 0 {width} {height}", role="img", aria_label=label)
+    return el("figure", el("figcaption", el("b", title)), svg, cls="card")
+
+
+def bar(count: float, most: float) -> Html:
+    """A bar of a table: its length is the share of the largest; the number stands beside it."""
+    width = round(100 * count / most, 1) if most else 0.0
+    inside = el("rect", width=max(width, 0.6) if count else 0, height=10, rx=1)
+    return el("svg", inside, viewBox="0 0 100 10", preserveAspectRatio="none", cls="bar", aria_hidden="true", focusable="false")

@@ -1,0 +1,103 @@
+"""From logs to examples: how much there was at each station, and why the rest did not go on.
+
+A chain is a list of stations; what is lost between two of them is listed by reason. Where the reasons do not add up to the
+loss, the rest is shown as "not accounted for" - never hidden.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from composer_replication.core.errors import DataError
+from composer_replication.core.jsonl import read_lines
+from composer_replication.core.rundir import sha256_of
+from composer_replication.core.site import Hint, Site
+from composer_replication.report.words import CATEGORIES, FILES, REASONS
+
+TRAINED = ("mistake", "recovery")
+UNEXPLAINED = "not accounted for by the files"
+
+
+def read_object(path: Path, *, verb: str) -> dict[str, Any] | None:
+    """A JSON object of the work folder; None where the file is not there. Raises DataError where it is something else."""
+    if not path.exists():
+        return None
+    try:
+        value = json.loads(path.read_bytes())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"not JSON: {error}", where=str(path), fix=f"run again: recompose {verb}") from error
+    if not isinstance(value, dict):
+        raise DataError("not a JSON object", where=str(path), fix=f"run again: recompose {verb}")
+    return value
+
+
+def station(what: str, count: int, drops: Iterable[tuple[str, int, str]] = (), *, before: int | None = None) -> dict[str, Any]:
+    """One station: what is counted, how many, and (reason, count, why) of what did not get here from the `before` of the last one."""
+    rows = [{"reason": reason, "count": n, "why": why} for reason, n, why in drops if n]
+    if before is not None and (rest := before - count - sum(row["count"] for row in rows)):
+        rows.append({"reason": UNEXPLAINED, "count": rest, "why": "the files were written at different times, or something is lost"})
+    return {"what": what, "count": count, "drops": rows}
+
+
+def file_chain(ingest: Mapping[str, Any] | None, *, sessions: int) -> list[dict[str, Any]]:
+    """Log files -> files read -> sessions."""
+    if ingest is None:
+        return [station("sessions", sessions)]
+    statuses = Counter(str(file.get("status")) for file in ingest.get("files", ()))
+    total = sum(statuses.values())
+    lost = [(name, n, FILES.get(name, "")) for name, n in sorted(statuses.items()) if name != "read"]
+    return [station("log files", total), station("files read", statuses["read"], lost, before=total), station("sessions", sessions)]
+
+
+def site_chain(
+    sites: list[Site], hints: Mapping[str, Hint], *, skipped: Mapping[str, int], held_out: frozenset[str], views: int | None
+) -> list[dict[str, Any]]:
+    """Sites -> mistakes -> mistakes with a hint -> hint targets in the examples."""
+    apart = Counter(site.category for site in sites if site.category not in TRAINED)
+    wrong = [site for site in sites if site.category in TRAINED]
+    hinted = [site for site in wrong if site.id in hints]
+    chain = [
+        station("sites", len(sites)),
+        station("mistaken messages", len(wrong), [(n, c, CATEGORIES[n]) for n, c in apart.most_common()], before=len(sites)),
+        station("with a hint", len(hinted), [("no_hint", len(wrong) - len(hinted), REASONS["hint/no_hint"])], before=len(wrong)),
+    ]
+    if views is not None:
+        out = sum(site.session_id in held_out for site in hinted)
+        lost = [("held_out", out, REASONS["session/held_out"]), *_lost(skipped, "hint", without=("no_hint", "category"))]
+        chain.append(station("hint targets in the examples", views, lost, before=len(hinted)))
+    return chain
+
+
+def message_chain(*, messages: int, held_out: int, trained: int, skipped: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Messages of a model -> messages in lm_ce."""
+    lost = [("held_out", held_out, REASONS["session/held_out"]), *_lost(skipped, "lm_ce")]
+    return [station("messages of a model", messages), station("messages in lm_ce", trained, lost, before=messages)]
+
+
+def _lost(skipped: Mapping[str, int], channel: str, *, without: Iterable[str] = ()) -> list[tuple[str, int, str]]:
+    found = [(key.split("/", 1)[1], n, REASONS.get(key, "")) for key, n in skipped.items() if key.startswith(f"{channel}/")]
+    return [row for row in found if row[0] not in without]
+
+
+def read_skipped(path: Path) -> tuple[dict[str, int], frozenset[str]]:
+    """What `build` left out, counted by "channel/reason", and the sessions that it held out."""
+    counts: Counter[str] = Counter()
+    held_out: set[str] = set()
+    for number, row in read_lines(path) if path.exists() else ():
+        try:
+            counts[f"{row['channel']}/{row['reason']}"] += row.get("count", 1)
+        except (TypeError, KeyError) as error:
+            raise DataError(f"not a skip: {error!r}", where=f"{path}:{number}", fix="run again: recompose build") from error
+        if row["reason"] == "held_out":
+            held_out.add(row.get("session_id", ""))
+    return dict(sorted(counts.items())), frozenset(held_out)
+
+
+def changed_files(folder: Path, recorded: Iterable[Mapping[str, Any]], *, names: Iterable[str]) -> list[str]:
+    """Those of the files `names` in `folder` that are not what their record says: another hash, or gone."""
+    wanted = {Path(str(entry.get("path", ""))).name: entry.get("sha256") for entry in recorded}
+    return [n for n in names if wanted.get(n) and (not (folder / n).exists() or sha256_of(folder / n) != wanted[n])]

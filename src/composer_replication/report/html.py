@@ -1,0 +1,127 @@
+"""Elements and the frame of a page. Text is escaped unless it was made here, so log content cannot become an element or an attribute.
+
+    el("p", "a < b", cls="note")  -> <p class="note">a &lt; b</p>
+
+Only the elements and attributes listed below can be written; there are no event handlers, no links but those within the page, no
+style attributes. One style sheet and one script stand in the page, allowed by their hash; everything else is forbidden by the policy.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+from collections.abc import Iterable
+from importlib.resources import files
+
+from composer_replication.core.harmless import harmless
+
+_NAMES = """a article aside b br button caption code dd details div dl dt em figcaption figure footer h1 h2 h3 header li main nav
+ol output p pre section small span strong summary table tbody td th thead tr ul
+svg g line path polyline rect circle text title"""
+_ATTRIBUTES = """class id href title role lang scope colspan tabindex hidden open type
+viewBox width height x y x1 x2 y1 y2 cx cy r points rx preserveAspectRatio focusable"""
+ELEMENTS, ATTRIBUTES = frozenset(_NAMES.split()), frozenset(_ATTRIBUTES.split())
+PREFIXES = ("aria-", "data-")
+VOID = frozenset({"br"})
+
+
+class Html(str):
+    """Text that is safe to stand in a page because `el` or `join` made it."""
+
+    __slots__ = ()
+
+
+Child = str | int | float | None | Iterable["Child"]
+
+
+def escape(text: str) -> Html:
+    """Text for a page: control characters and direction overrides made visible, then <, >, &, ' and " escaped.
+
+    >>> escape('</script>\\x1b[31m')
+    '&lt;/script&gt;␛[31m'
+    """
+    return Html(html.escape(harmless(text), quote=True))
+
+
+def join(*children: Child) -> Html:
+    """Children side by side; text is escaped, None is nothing, lists are flattened."""
+    return Html("".join(_parts(children)))
+
+
+def _parts(children: Iterable[Child]) -> Iterable[str]:
+    for child in children:
+        if isinstance(child, Html):
+            yield child
+        elif isinstance(child, (str, int, float)):
+            yield escape(str(child))
+        elif child is not None:
+            yield from _parts(child)
+
+
+def el(name: str, *children: Child, **attributes: str | int | float | bool | None) -> Html:
+    """One element; `cls` is its class, "_" in a name stands for "-", None and False leave an attribute out.
+
+    >>> el("td", 3, cls="number", aria_label="three")
+    '<td class="number" aria-label="three">3</td>'
+
+    Raises ValueError for an element or attribute that is not on the list, and for a link that leaves the page.
+    """
+    if name not in ELEMENTS:
+        raise ValueError(f"no element {name!r} on this page")
+    told: list[str] = []
+    for key, value in attributes.items():
+        key = "class" if key == "cls" else key.replace("_", "-")
+        if value is None or value is False:
+            continue
+        if key not in ATTRIBUTES and not key.startswith(PREFIXES):
+            raise ValueError(f"no attribute {key!r} on this page")
+        if key == "href" and not str(value).startswith("#"):
+            raise ValueError(f"a link to {value!r} leads out of this page")
+        told.append(f" {key}" if value is True else f' {key}="{escape(str(value))}"')
+    opening = f"<{name}{''.join(told)}>"
+    return Html(opening if name in VOID else f"{opening}{join(*children)}</{name}>")
+
+
+def table(rows: Iterable[Iterable[Child]], *, head: Iterable[Child], numbers: Iterable[int] = (), caption: str = "") -> Html:
+    """A table with one header row; the columns in `numbers` are set to the right. It scrolls sideways where the screen is narrow."""
+    right = set(numbers)
+
+    def cells(row: Iterable[Child]) -> list[Html]:
+        return [el("td", cell, cls="number" if i in right else None) for i, cell in enumerate(row)]
+
+    top = el("tr", [el("th", name, scope="col", cls="number" if i in right else None) for i, name in enumerate(head)])
+    inside = [el("caption", caption) if caption else None, el("thead", top), el("tbody", [el("tr", cells(row)) for row in rows])]
+    return el("div", el("table", inside), cls="wide", tabindex=0, role="group", aria_label=caption or "table")
+
+
+def plural(count: int, noun: str) -> str:
+    """A count with its noun.
+
+    >>> plural(1, "turn"), plural(2, "turn")
+    ('1 turn', '2 turns')
+    """
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def asset(name: str) -> str:
+    """The text of page.css or page.js."""
+    return (files("composer_replication.report") / name).read_text("utf-8")
+
+
+def _source(text: str) -> str:
+    """A source of the policy: the hash of an inline text, as browsers compute it."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
+
+
+def document(title: str, *body: Child) -> str:
+    """A whole page: one file, no request to anywhere, no script but ours."""
+    style, script = asset("page.css"), asset("page.js")
+    policy = f"default-src 'none'; script-src {_source(script)}; style-src {_source(style)}; base-uri 'none'; form-action 'none'"
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n'
+        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n{join(*body)}\n<script>{script}</script>\n</body>\n</html>\n"
+    )

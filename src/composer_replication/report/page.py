@@ -1,0 +1,125 @@
+"""What every page has: the frame, the size cap, and small parts that the run's page and the audit share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from composer_replication.core.errors import DataError
+from composer_replication.report.charts import bar
+from composer_replication.report.html import Child, Html, el, join, table
+from composer_replication.report.sites_section import Limits, cut
+
+MAX_BYTES = 2_000_000
+CUT_NOTE = "This page was cut to stay below 2 MB: long texts, long tables and some sites are shortened more than usual, each with a note."
+
+
+def fitted(draw: Callable[[Limits, str], str], *, max_bytes: int = MAX_BYTES) -> str:
+    """The page with the widest limits under which it fits; `draw` gets the limits, and a note to print where something had to go.
+
+    Raises DataError where even the narrowest page is too large.
+    """
+    limits, note = Limits(), ""
+    while True:
+        page = draw(limits, note)
+        if len(page.encode("utf-8")) <= max_bytes:
+            return page
+        narrower = limits.halved()
+        if narrower == limits:
+            raise DataError(f"the page is larger than {max_bytes} bytes even when cut", fix="give fewer runs or a smaller work folder")
+        limits, note = narrower, CUT_NOTE
+
+
+def section(anchor: str, title: str, *children: Child) -> Html:
+    """One section with a heading and an address."""
+    return el("section", el("h2", title), *children, id=anchor)
+
+
+def facts(rows: Sequence[tuple[str, Child]]) -> Html:
+    """A line of small facts; empty ones are left out."""
+    return el("ul", [el("li", f"{name} ", el("b", value)) for name, value in rows if value not in ("", None)], cls="facts")
+
+
+def contents(rows: Sequence[tuple[str, str]]) -> Html:
+    """Links to the sections."""
+    return el("nav", [el("a", title, href=f"#{anchor}") for anchor, title in rows], cls="top", aria_label="sections")
+
+
+def counted(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]], *, limits: Limits, count: str = "count", caption: str = ""
+) -> Html:
+    """A table of rows with a bar beside one of its numbers; (key, heading) name the columns, rows past the limit are counted."""
+    kept, most = rows[: limits.rows], max((row[count] for row in rows), default=0)
+    at = [key for key, _ in columns].index(count) + 1
+    lines = [_with_bar([_cell(row[key]) for key, _ in columns], bar(row[count], most), at) for row in kept]
+    numbers = [i for i, cell in enumerate(lines[0]) if isinstance(cell, (int, float))] if lines else []
+    left = len(rows) - len(kept)
+    whole = table(lines, head=_with_bar([title for _, title in columns], "", at), numbers=numbers, caption=caption)
+    return join(whole, el("p", f"and {left} more rows", cls="quiet") if left else None)
+
+
+def _with_bar(cells: Sequence[Child], drawn: Child, at: int) -> list[Child]:
+    return [*cells[:at], drawn, *cells[at:]]
+
+
+def _cell(value: Any) -> Child:
+    return cut(value, 160) if isinstance(value, str) else value
+
+
+def chain(stations: Sequence[Mapping[str, Any]], *, title: str) -> Html:
+    """Stations one below the other, with what was lost before each."""
+    items = [
+        el(
+            "li",
+            el("b", number(station["count"])),
+            f" {station['what']}",
+            el("ul", [_drop(d) for d in station["drops"]]) if station["drops"] else None,
+        )
+        for station in stations
+    ]
+    return el("div", el("h3", title), el("ol", items, cls="chain"))
+
+
+def _drop(drop: Mapping[str, Any]) -> Html:
+    return el("li", f"− {number(drop['count'])} {drop['reason']}" + (f": {drop['why']}" if drop["why"] else ""))
+
+
+def number(value: int) -> str:
+    """A count with narrow gaps between thousands, e.g. 263 056."""
+    return f"{value:,}".replace(",", "\u202f")
+
+
+def funnel(work: Mapping[str, Any]) -> Html:
+    """Where the data went: files to sessions, sites to hint targets, messages to lm_ce."""
+    chains = work["chains"]
+    other = work["other_skips"]
+    return join(
+        el(
+            "div",
+            chain(chains["files"], title="files"),
+            chain(chains["sites"], title="the hint channel"),
+            chain(chains["messages"], title="lm_ce") if chains["messages"] else None,
+            cls="grid",
+        ),
+        table([(s["reason"], s["count"], s["why"]) for s in other], head=("also left out", "count", "why"), numbers=(1,))
+        if other
+        else None,
+    )
+
+
+def reading(ingest: Mapping[str, Any] | None) -> Html:
+    """How the logs were read: what was removed, what was damaged or not understood."""
+    if ingest is None:
+        return el("p", "ingest.json is not there: how the logs were read is not known.", cls="quiet")
+    rows = [
+        ("files", ingest["files"]),
+        ("secrets and words removed", _told(ingest["removed"])),
+        ("records of unknown types", _told(ingest["unknown"])),
+        ("damaged lines", ingest["damaged_lines"]),
+    ]
+    return facts([(name, value if value not in ("", 0) else "none") for name, value in rows])
+
+
+def _told(counts: Mapping[str, int]) -> str:
+    rows = list(counts.items())
+    return ", ".join(f"{name} {n}" for name, n in rows[:6]) + (f", and {len(rows) - 6} more" if len(rows) > 6 else "")

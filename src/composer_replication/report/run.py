@@ -1,0 +1,105 @@
+"""A run with everything a page of it shows: `run_view`, the evaluation, the funnel, watched sites token by token, samples."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from composer_replication.core.codec import read_sessions
+from composer_replication.core.errors import DataError
+from composer_replication.core.rundir import RunDir, open_run
+from composer_replication.report.data import run_view
+from composer_replication.report.evidence import read_evaluation
+from composer_replication.report.funnel import changed_files, read_object
+from composer_replication.report.views import turn_view
+from composer_replication.report.work import SHOWN_SITES, work_view
+
+SHOWN_SAMPLES, SHOWN_TURNS = 4, 24
+LOG_RATIO = "distance of log-probs"  # what tables of an older run can show
+
+
+def run_report(path: Path, *, work: Path | None = None, num_sites: int = SHOWN_SITES) -> dict[str, Any]:
+    """All values of a run's page; `work` is the folder with sessions and sites, by default the one that holds runs/.
+
+    Where that folder has no sites any more, or other files than the run was trained on, the page says so.
+    """
+    run = open_run(path)
+    folder = work if work is not None else run.path.parent.parent
+    tokens = watched(run)
+    there = all((folder / name).exists() for name in ("sessions.jsonl", "sites.jsonl"))
+    return {
+        **run_view(path),
+        "platform": run.info().get("platform", ""),
+        "evaluation": read_evaluation(run.evaluation_json),
+        "watched": tokens,
+        "work": work_view(folder, first=list(tokens["sites"]), num_sites=num_sites) if there else None,
+        "stale": _stale(run, folder) if there else [],
+        "samples": samples(run),
+    }
+
+
+def _stale(run: RunDir, work: Path) -> list[str]:
+    """Files of the work folder that are no longer those the run was made from."""
+    examples = work / "examples"
+    inputs = json.loads(run.manifest_json.read_text("utf-8")).get("inputs", ())
+    stale = changed_files(examples, inputs, names=("examples.jsonl", "pairs.jsonl"))
+    built = (read_object(examples / "meta.json", verb="build") or {}).get("inputs", ())
+    return stale + changed_files(work, built, names=("sessions.jsonl", "sites.jsonl", "hints.jsonl"))
+
+
+def watched(run: RunDir) -> dict[str, Any]:
+    """Watched sites, token by token, at the first and the last step that was written.
+
+    {"first": 0, "last": 12, "measure": "jsd", "most": 0.02,
+     "sites": {"s1:7:c1": [{"text": "read", "first": [0.02, -2.1, -4.0], "last": [0.01, -2.0, -4.0]}, ...]}}
+    Each triple is (divergence, log-prob without the hint, log-prob with it), in nats; `most` is the largest divergence of all.
+    """
+    tables = run.token_tables()
+    empty: dict[str, Any] = {"first": None, "last": None, "measure": "", "most": 0.0, "sites": {}}
+    if not tables:
+        return empty
+    ends = {"first": tables[0], "last": tables[-1]}
+    read = {name: _table(path) for name, (_, path) in ends.items()}
+    sites: dict[str, list[dict[str, Any]]] = {}
+    for site_id, last in read["last"].items():
+        first = read["first"].get(site_id)
+        if first is None or first["ids"] != last["ids"]:
+            raise DataError(f"the first and the last table differ at {site_id}", where=str(run.path / "tokens"), fix="train again")
+        texts = last.get("texts") or [f"token {i}" for i in last["ids"]]
+        columns = zip(texts, _triples(first), _triples(last), strict=True)
+        sites[site_id] = [{"text": text, "first": a, "last": b} for text, a, b in columns]
+    rows = list(read["last"].values())
+    values = [token[end][0] for tokens in sites.values() for token in tokens for end in ("first", "last")]
+    measure = rows[0].get("measure", LOG_RATIO) if rows else ""
+    return {"first": ends["first"][0], "last": ends["last"][0], "measure": measure, "most": max(values, default=0.0), "sites": sites}
+
+
+def _table(path: Path) -> dict[str, dict[str, Any]]:
+    try:
+        return {row["site_id"]: row for row in json.loads(path.read_bytes())["sites"]}
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise DataError(f"not a token table: {error!r}", where=str(path), fix="train again") from error
+
+
+def _triples(row: Mapping[str, Any]) -> list[tuple[float, float, float]]:
+    ours, theirs = row["student"], row["teacher"]
+    apart = row.get("divergence") or [abs(a - b) for a, b in zip(ours, theirs, strict=True)]
+    return list(zip(apart, ours, theirs, strict=True))
+
+
+def samples(run: RunDir) -> dict[str, Any]:
+    """The first few sessions of the newest samples file, with their outcome; what is left out is counted."""
+    files = run.samples()
+    if not files:
+        return {"step": None, "sessions": [], "left_out": 0}
+    step, path = files[-1]
+    shown: list[dict[str, Any]] = []
+    total = 0
+    for session in read_sessions(path):
+        total += 1
+        if len(shown) < SHOWN_SAMPLES:
+            turns = [turn_view(turn, i) for i, turn in enumerate(session.turns[:SHOWN_TURNS])]
+            shown.append({"id": session.id, "outcome": session.outcome, "turns": turns, "left_out": len(session.turns) - len(turns)})
+    return {"step": step, "sessions": shown, "left_out": total - len(shown)}

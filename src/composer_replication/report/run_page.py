@@ -1,0 +1,294 @@
+"""The page of one run, the question first: did it work; then channels, data, sites token by token, samples, settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from composer_replication.report.charts import Line, interval_chart, line_chart
+from composer_replication.report.evidence import signed
+from composer_replication.report.html import Child, Html, document, el, join, plural, table
+from composer_replication.report.page import MAX_BYTES, contents, facts, fitted, funnel, number, reading, section
+from composer_replication.report.sites_section import Limits, cut, sites_section, turn_block
+from composer_replication.report.words import CHANNELS, STATUSES
+
+COLOURS = {"policy": "c0", "lm_ce": "c3", "hint": "c1", "preference": "c2"}
+# What to look at before the loss, where the metrics hold it.
+BETTER = {"policy": ("policy/reward",), "preference": ("preference/margin",)}
+LOSS = {
+    "policy": "loss (near 0 by construction)",
+    "lm_ce": "cross-entropy, nats per token",
+    "hint": "divergence from the hinted model, nats per token",
+    "preference": "DPO loss per pair",
+}
+COLUMNS = ("name", "n", "success", "targeted_mistakes_per_episode", "other_mistakes_per_episode")
+ENDS = ("_low", "_high")
+NO_EVALUATION = "No evaluation was run, so nothing is claimed about the trained model. A loss that falls is no evidence of learning."
+IMPORTED = "training on them is context distillation, and the terms of the model that wrote a log may restrict it."
+LOUD = ("starved", "dead", "stopped", "torn_line", "resume", "guard", "restored")
+
+
+def run_page(view: Mapping[str, Any], *, where: str = "", max_bytes: int = MAX_BYTES) -> str:
+    """The page of `run_report`; `where` are the flags that lead `recompose show` to the same folder."""
+    return fitted(lambda limits, note: _draw(view, where, limits, note), max_bytes=max_bytes)
+
+
+def _draw(view: Mapping[str, Any], where: str, limits: Limits, note: str) -> str:
+    parts: list[tuple[str, str, Html | None]] = [
+        ("result", "Did it work?", _result(view["evaluation"])),
+        ("channels", "Channels", _channels(view)),
+        ("data", "Where the data went", _data(view)),
+        ("sites", "Sites", _sites(view, where, limits)),
+        ("samples", "Samples", _samples(view["samples"], limits) if view["samples"]["sessions"] else None),
+        ("settings", "Settings, and how to run it again", _settings(view, limits)),
+    ]
+    kept = [(anchor, title, body) for anchor, title, body in parts if body is not None]
+    planned = view["steps_planned"]
+    head = facts(
+        [
+            ("state", view["state"]),
+            ("steps", f"{view['steps']} of {planned}" if planned else view["steps"]),
+            ("launches", view["attempts"]),
+            ("seed", view["seed"]),
+            ("started", _time(view["started"])),
+            ("ended", _time(view["ended"])),
+        ]
+    )
+    running = "The run was still going on when this page was written." if view["state"] == "running" else ""
+    return document(
+        f"run {view['id']} · recompose",
+        el(
+            "main",
+            el("h1", f"Run {view['id']}"),
+            head,
+            [el("p", text, cls="note") for text in (note, running) if text],
+            contents([(anchor, title) for anchor, title, _ in kept]),
+            [section(anchor, title, body) for anchor, title, body in kept],
+        ),
+        el("footer", "Written by ", el("code", "recompose report"), f" from {view['path']}. One file; it loads nothing and sends nothing."),
+    )
+
+
+def _time(text: str | None) -> str:
+    return (text or "").replace("T", " ").split(".")[0] + (" UTC" if text and text.endswith("+00:00") else "")
+
+
+# ---- did it work ----
+
+
+def _result(evaluation: Mapping[str, Any] | None) -> Html:
+    if evaluation is None:
+        return el(
+            "div",
+            el("p", NO_EVALUATION),
+            el("p", "An evaluation writes evaluation.json into the run's folder; run `recompose report` again after it."),
+            cls="verdict",
+        )
+    verdict = evaluation["verdict"]
+    box = el(
+        "div",
+        el("p", verdict["sentence"]),
+        el("ul", [el("li", reason) for reason in verdict["reasons"]]),
+        cls=f"verdict {verdict['claim']}",
+    )
+    charts = [chart for chart in (_success(evaluation["rows"]), _differences(evaluation["paired"])) if chart is not None]
+    notes = [el("p", text, cls="note") for text in evaluation["notes"]]
+    about = facts([(name, str(value)) for name, value in evaluation["about"].items()])
+    return join(
+        box, notes, about, el("div", charts, cls="grid") if charts else None, _rows(evaluation["rows"]), _paired(evaluation["paired"])
+    )
+
+
+def _success(rows: Sequence[Mapping[str, Any]]) -> Html | None:
+    drawn = [
+        (str(r["name"]), r["success"], r["success_low"], r["success_high"])
+        for r in rows
+        if all(_is_number(r.get(f"success{e}")) for e in ("", *ENDS))
+    ]
+    return interval_chart("success on held-out tasks, with intervals", drawn, low=0.0, high=1.0) if drawn else None
+
+
+def _differences(paired: Sequence[Mapping[str, Any]]) -> Html | None:
+    drawn = [(f"{p['a']} − {p['b']}", p["difference"], p["low"], p["high"]) for p in paired if p.get("metric", "success") == "success"]
+    if not drawn:
+        return None
+    reach = max(max(abs(low), abs(high)) for _, _, low, high in drawn) or 1.0
+    return interval_chart("paired differences in success", drawn, low=-reach, high=reach, zero=True)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _rows(rows: Sequence[Mapping[str, Any]]) -> Html:
+    """Every number of every row; an interval stands in brackets behind its number."""
+    flat = [_flat(row) for row in rows]
+    names = list(dict.fromkeys([*(c for c in COLUMNS if any(c in row for row in flat)), *(key for row in flat for key in row)]))
+    names = [n for n in names if not (n.endswith(ENDS) and n.rsplit("_", 1)[0] in names)]
+    lines = [[_value(row, name) for name in names] for row in flat]
+    return table(lines, head=[n.replace("_", " ") for n in names], numbers=range(1, len(names)), caption="rows")
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row with its nested groups (mistakes by family, say) as columns of their own."""
+    found: dict[str, Any] = {}
+    for key, value in row.items():
+        if isinstance(value, Mapping):
+            found.update({f"{key} {inner}": v for inner, v in value.items()})
+        else:
+            found[key] = value
+    return found
+
+
+def _value(row: Mapping[str, Any], name: str) -> str:
+    low, high = (row.get(f"{name}{end}") for end in ENDS)
+    interval = f" [{_shown(low)}, {_shown(high)}]" if low is not None and high is not None else ""
+    return _shown(row.get(name)) + interval
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _paired(paired: Sequence[Mapping[str, Any]]) -> Html:
+    lines = [
+        (
+            f"{p['a']} − {p['b']}",
+            p.get("metric", "success"),
+            signed(p["difference"]),
+            f"{signed(p['low'])} to {signed(p['high'])}",
+            "no" if p["low"] <= 0 <= p["high"] else "yes",
+        )
+        for p in paired
+    ]
+    return table(lines, head=("difference", "of", "value", "interval", "excludes zero"), numbers=(2, 3), caption="paired over tasks")
+
+
+# ---- channels ----
+
+
+def _channels(view: Mapping[str, Any]) -> Html:
+    channels: Mapping[str, Any] = {name: c for name, c in view["channels"].items() if set(c["statuses"]) != {"off"}}
+    off = [name for name in view["channels"] if name not in channels]
+    if not channels:
+        return el("p", "No step was taken.")
+    lines = [
+        [name, _statuses(c["statuses"]), number(c["tokens"]), *_ends(c["loss"]), *_ends(c["grad_norm"]), CHANNELS.get(name, "")]
+        for name, c in channels.items()
+    ]
+    head = ("channel", "steps by status", "tokens", "loss, first", "last", "gradient, first", "last", "what it is")
+    norms = [Line(name, COLOURS.get(name, "c0"), c["grad_norm"]["points"]) for name, c in channels.items()]
+    used = {key for names in BETTER.values() for key in names}
+    cards = [card for name, c in channels.items() for card in _cards(name, c, view["measures"])]
+    cards.append(line_chart("gradient norm of each channel", norms, note="at the final hidden states; who is steering", log=True))
+    cards += [line_chart(name, [Line(name, "c0", m["points"])]) for name, m in view["measures"].items() if name not in used][:12]
+    return join(
+        table(lines, head=head, numbers=range(2, 7)),
+        el("p", f"Off (weight 0): {', '.join(off)}.", cls="quiet") if off else None,
+        el("p", "Ticks below a line mark steps in which the channel was starved or dead (red) or exhausted (grey).", cls="quiet"),
+        el("div", cards, cls="grid"),
+        _events(view["events"]),
+    )
+
+
+def _statuses(statuses: Mapping[str, int]) -> Html:
+    parts: list[Child] = []
+    for name, count in statuses.items():
+        parts += [" " if parts else "", el("span", f"{name} {count}", cls=f"status {name}", title=STATUSES.get(name))]
+    return join(parts)
+
+
+def _ends(points: Mapping[str, Any]) -> list[str]:
+    return ["" if points[key] is None else f"{points[key]:.4g}" for key in ("first", "last")]
+
+
+def _cards(name: str, channel: Mapping[str, Any], measures: Mapping[str, Any]) -> list[Html]:
+    colour = COLOURS.get(name, "c0")
+    better = [(key, measures[key]["points"]) for key in BETTER.get(name, ()) if key in measures]
+    title, points = better[0] if better else (LOSS.get(name, "loss"), channel["loss"]["points"])
+    return [
+        line_chart(name, [Line(title, colour, points)], note=title, marks=channel["steps"]),
+        line_chart(f"{name}: tokens per step", [Line("tokens", colour, channel["tokens_per_step"]["points"])]),
+    ]
+
+
+def _events(events: Sequence[Mapping[str, Any]]) -> Html | None:
+    rows = [e for e in events if e["kind"] in LOUD]
+    if not rows:
+        return None
+    kept = rows[-20:]
+    lines = [(e["kind"], ", ".join(f"{k} {v}" for k, v in e.items() if k not in ("t", "kind", "attempt"))) for e in kept]
+    caption = "warnings and other events" + (f", the last {len(kept)} of {len(rows)}" if len(kept) < len(rows) else "")
+    return table([(kind, cut(told, 300)) for kind, told in lines], head=("event", "facts"), caption=caption)
+
+
+# ---- data, sites, samples, settings ----
+
+
+def _data(view: Mapping[str, Any]) -> Html:
+    work = view["work"]
+    if work is None:
+        return el(
+            "p",
+            "The work folder of this run (sessions.jsonl, sites.jsonl) is not where it was: the way from logs to examples cannot be shown.",
+        )
+    stale = view["stale"]
+    authors = ", ".join(f"{row['name']} ({number(row['of'])} messages)" for row in work["authors"][:6])
+    imported = work["origins"].get("trace", 0)
+    return join(
+        el(
+            "p",
+            f"Not the data of this run: {', '.join(stale)} changed after the run. The counts below are of the files as they are now.",
+            cls="note",
+        )
+        if stale
+        else None,
+        funnel(work),
+        el(
+            "p",
+            f"Written by {authors}. ",
+            f"{number(imported)} sessions are imported logs: {IMPORTED}" if imported else "",
+        )
+        if authors
+        else None,
+        reading(work["ingest"]),
+    )
+
+
+def _sites(view: Mapping[str, Any], where: str, limits: Limits) -> Html | None:
+    work = view["work"]
+    if work is None or not work["shown"]:
+        return None
+    return sites_section(work["shown"], total=work["sites"], watched=view["watched"], limits=limits, where=where)
+
+
+def _samples(samples: Mapping[str, Any], limits: Limits) -> Html:
+    def one(session: Mapping[str, Any]) -> Html:
+        outcome = "" if session["outcome"] is None else f", outcome {session['outcome']:g}"
+        left = el("p", plural(session["left_out"], "more turn"), cls="quiet") if session["left_out"] else None
+        turns = [turn_block(turn, limits.chars) for turn in session["turns"]]
+        return el("details", el("summary", f"{session['id']}{outcome}"), turns, left)
+
+    left = f"; {samples['left_out']} more in the file" if samples["left_out"] else ""
+    return join(el("p", f"Sampled by the student at step {samples['step']}{left}."), [one(session) for session in samples["sessions"]])
+
+
+def _settings(view: Mapping[str, Any], limits: Limits) -> Html:
+    versions = ", ".join(f"{name} {version}" for name, version in view["versions"].items())
+    changed = [line.partition(": ") for line in view["changed_settings"]]
+    inputs = [(i["path"], i["rows"], str(i["sha256"])[:16]) for i in view["inputs"]]
+    values = [(key, *told.partition(" -> ")[::2]) for key, _, told in changed]
+    return join(
+        el("p", "Settings that differ from the defaults:") if values else el("p", "Every setting has its default."),
+        table([(key, cut(old, 120), cut(new, 200)) for key, old, new in values[: limits.rows]], head=("setting", "default", "this run"))
+        if values
+        else None,
+        el("p", f"and {len(values) - limits.rows} more") if len(values) > limits.rows else None,
+        el("h3", "Run it again"),
+        el("pre", cut(view["command"], 2000)),
+        el("p", f"With {versions}; {view['platform']}; seed {view['seed']}.", cls="quiet"),
+        table(inputs, head=("input", "rows", "sha256, first 16"), numbers=(1,)) if inputs else None,
+        el("p", "Checkpoints: ", ", ".join(str(c["step"]) for c in view["checkpoints"]), ".") if view["checkpoints"] else None,
+    )

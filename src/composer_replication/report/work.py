@@ -1,0 +1,189 @@
+"""The work folder as plain values: the audit of one's own logs, and the sites that a page shows. Needs no run and no model.
+
+work_view(Path("recompose"))["kinds"] -> [{"name": "edit_no_match", "count": 9, "hinted": 9, "tools": "Edit 9"}, ...]
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from composer_replication.core.codec import read_hints, read_sessions, read_sites
+from composer_replication.core.errors import DataError
+from composer_replication.core.site import Hint, Site
+from composer_replication.core.trace import Session
+from composer_replication.report.funnel import TRAINED, file_chain, message_chain, read_object, read_skipped, site_chain
+from composer_replication.report.views import site_view
+from composer_replication.report.words import CATEGORIES, REASONS
+
+UNKNOWN = "unknown"
+SHOWN_SITES, SHOWN_APART = 24, 6
+BEFORE, AFTER = 3, 2
+
+
+@dataclass(slots=True)
+class _Logs:
+    """What one pass over the sessions counts."""
+
+    sessions: int = 0
+    turns: int = 0
+    messages: int = 0
+    held_out_messages: int = 0
+    calls: Counter[str] = field(default_factory=Counter)
+    by_repository: Counter[str] = field(default_factory=Counter)
+    calls_by_repository: Counter[str] = field(default_factory=Counter)
+    by_author: Counter[str] = field(default_factory=Counter)
+    origins: Counter[str] = field(default_factory=Counter)
+
+    def add(self, session: Session, *, held_out: bool) -> None:
+        own = list(session.assistant_turns())
+        repository = session.repository or UNKNOWN
+        calls = Counter(call.name or UNKNOWN for _, turn in own for call in turn.calls)
+        messages = sum(turn.role == "assistant" for turn in session.turns)
+        self.sessions += 1
+        self.turns += len(session.turns)
+        self.messages += messages
+        self.held_out_messages += messages if held_out else 0
+        self.calls.update(calls)
+        self.by_repository[repository] += 1
+        self.calls_by_repository[repository] += calls.total()
+        self.by_author.update(turn.author or UNKNOWN for _, turn in own)
+        self.origins[session.origin] += 1
+
+
+def work_view(work: Path, *, first: Sequence[str] = (), num_sites: int = SHOWN_SITES) -> dict[str, Any]:
+    """Counts, chains and shown sites of a work folder; `first` are ids of sites that are shown before all others.
+
+    Raises DataError where sessions.jsonl or sites.jsonl is not there, or names what the other does not hold.
+    """
+    sites = _read(read_sites, work / "sites.jsonl", verb="sites")
+    hints = {hint.site_id: hint for hint in _read(read_hints, work / "hints.jsonl", verb="hints", needed=False)}
+    skipped, held_out = read_skipped(work / "examples" / "skipped.jsonl")
+    meta = read_object(work / "examples" / "meta.json", verb="build")
+    ingest = read_object(work / "ingest.json", verb="ingest")
+    chosen = choose(sites, hints, first=first, num_sites=num_sites)
+    by_session: dict[str, list[int]] = defaultdict(list)
+    for number in chosen:
+        by_session[sites[number].session_id].append(number)
+    logs, shown = _Logs(), dict[int, dict[str, Any]]()
+    if not (work / "sessions.jsonl").exists():
+        raise DataError("no sessions.jsonl", where=str(work), fix="run first: recompose ingest")
+    for session in read_sessions(work / "sessions.jsonl"):
+        logs.add(session, held_out=session.id in held_out)
+        for number in by_session.get(session.id, ()):
+            site = sites[number]
+            shown[number] = site_view(session, site, hints.get(site.id), number=number + 1, before=BEFORE, after=AFTER)
+    counts: Mapping[str, Any] = (meta or {}).get("counts", {})
+    messages = message_chain(
+        messages=logs.messages, held_out=logs.held_out_messages, trained=counts.get("trained_messages", 0), skipped=skipped
+    )
+    return {
+        "path": str(work),
+        "counts": {"sessions": logs.sessions, "turns": logs.turns, "calls": logs.calls.total(), "messages": logs.by_author.total()},
+        "sites": len(sites),
+        "mistakes": sum(site.category in TRAINED for site in sites),
+        "hints": len(hints),
+        "hints_written": (work / "hints.jsonl").exists(),
+        "built": meta is not None,
+        "origins": dict(logs.origins),
+        **_tables(sites, hints, logs),
+        "chains": {
+            "files": file_chain(ingest, sessions=logs.sessions),
+            "sites": site_chain(sites, hints, skipped=skipped, held_out=held_out, views=counts.get("views") if meta else None),
+            "messages": messages if meta else [],
+        },
+        "other_skips": [_skip(key, n) for key, n in skipped.items() if key.split("/")[0] not in ("hint", "lm_ce", "session")],
+        "ingest": _reading(ingest),
+        "shown": [shown[number] for number in chosen if number in shown],
+    }
+
+
+def _read(reader: Any, path: Path, *, verb: str, needed: bool = True) -> list[Any]:
+    if not path.exists():
+        if needed:
+            raise DataError(f"no {path.name}", where=str(path.parent), fix=f"run first: recompose {verb}")
+        return []
+    return list(reader(path))
+
+
+def choose(sites: Sequence[Site], hints: Mapping[str, Hint], *, first: Sequence[str], num_sites: int) -> list[int]:
+    """Places of the sites to show: those named, then mistakes by kind in turn (with a hint first), then one per other category."""
+    leading = [i for name in first for i, site in enumerate(sites) if site.id == name]
+    by_kind: dict[str, list[int]] = defaultdict(list)
+    apart: dict[str, int] = {}
+    for i, site in sorted(enumerate(sites), key=lambda item: item[1].id not in hints):
+        if site.category in TRAINED:
+            by_kind[site.kind].append(i)
+        else:
+            apart.setdefault(site.category, i)
+    in_turn: list[int] = []
+    queues = list(by_kind.values())
+    while queues:
+        in_turn += [queue.pop(0) for queue in queues]
+        queues = [queue for queue in queues if queue]
+    kept = list(apart.values())[: min(SHOWN_APART, max(num_sites // 4, 0))]
+    return list(dict.fromkeys([*list(dict.fromkeys([*leading, *in_turn]))[: max(num_sites - len(kept), 0)], *kept]))
+
+
+def _tables(sites: Sequence[Site], hints: Mapping[str, Hint], logs: _Logs) -> dict[str, Any]:
+    """Kinds, tools, repositories and authors of the mistakes, and what stands apart from them."""
+    wrong = [site for site in sites if site.category in TRAINED]
+    apart = Counter((site.category, site.kind) for site in sites if site.category not in TRAINED)
+    hinted = Counter(site.kind for site in wrong if site.id in hints)
+    kinds = Counter(site.kind for site in wrong)
+    return {
+        "kinds": [
+            {"name": kind, "count": n, "hinted": hinted[kind], "tools": _told(Counter(s.tool or UNKNOWN for s in wrong if s.kind == kind))}
+            for kind, n in _sorted(kinds)
+        ],
+        "tools": _rates(wrong, "tool", logs.calls),
+        "repositories": [
+            {**row, "sessions": logs.by_repository[row["name"]]} for row in _rates(wrong, "repository", logs.calls_by_repository)
+        ],
+        "authors": _rates(wrong, "author", logs.by_author),
+        "apart": [{"category": c, "kind": k, "count": n, "why": CATEGORIES[c]} for (c, k), n in _sorted(apart)],
+    }
+
+
+def _rates(wrong: Sequence[Site], name: str, base: Counter[str]) -> list[dict[str, Any]]:
+    """Mistakes by one property, out of how many, and of which kinds; what has no mistake is listed as well."""
+    kinds: dict[str, Counter[str]] = defaultdict(Counter)
+    for site in wrong:
+        kinds[getattr(site, name) or UNKNOWN][site.kind] += 1
+    rows = [{"name": key, "mistakes": kinds[key].total(), "of": base[key], "kinds": _told(kinds[key])} for key in {*base, *kinds}]
+    return sorted(rows, key=lambda row: (-row["mistakes"], -row["of"], row["name"]))
+
+
+def _sorted(counts: Counter[Any]) -> list[tuple[Any, int]]:
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _told(counts: Counter[str], *, most: int = 4) -> str:
+    """Counts in words, e.g. "Edit 9, Read 2"."""
+    rows = _sorted(counts)
+    return ", ".join(f"{name} {n}" for name, n in rows[:most]) + (f", and {len(rows) - most} more" if len(rows) > most else "")
+
+
+def _skip(key: str, count: int) -> dict[str, Any]:
+    return {"reason": key, "count": count, "why": REASONS.get(key, "")}
+
+
+def _reading(ingest: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What ingest removed, skipped and did not understand."""
+    if ingest is None:
+        return None
+    files: Iterable[Mapping[str, Any]] = ingest.get("files", ())
+    removed: Counter[str] = Counter()
+    unknown: Counter[str] = Counter()
+    for file in files:
+        removed.update(file.get("redactions", {}))
+        unknown.update(file.get("unknown_types", {}))
+    return {
+        "files": len(ingest.get("files", ())),
+        "removed": dict(removed.most_common()),
+        "unknown": dict(unknown.most_common()),
+        "damaged_lines": sum(file.get("damaged_lines", 0) for file in files),
+    }
