@@ -47,6 +47,7 @@ def test_with_json_every_verb_prints_one_object_and_nothing_else(tmp_path: Path)
         "hints": [[]],
         "build": [[]],
         "train": [["--train.steps", "1"]],
+        "report": [["--audit"], []],
         "show": [["session", "s001"], ["site", "s001"], ["example", "e001"], ["run"]],
     }
     assert list(calls) == list(VERBS)

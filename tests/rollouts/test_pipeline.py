@@ -99,12 +99,16 @@ def same_ids(rollout: Rollout, family: str, fixture: str) -> int:
 def test_the_ids_of_an_example_are_those_the_student_read_and_wrote(family: str, fixture: str) -> None:
     """Random students write what no template would: broken characters, control tokens in mid-message, nothing at all."""
     render = renderer(family, fixture)
-    settings = Sampling(max_new_tokens=14, max_context_tokens=4096, seed=5)
-    model = tiny(len(render.tokenizer), seed=3)
-    rollouts = sample_rollouts(model, talks((3, 5, 2, 4, 3, 4)), renderer=render, settings=settings, author="tiny")
-    control = set(render.codec.control.values())
-    inside = [i for r in rollouts for t in r.session.turns if t.sampled for i in t.sampled.ids[:-1]]
-    assert control & set(inside)  # else this test would be about well-behaved students only
+    model, control = tiny(len(render.tokenizer), seed=3), set(render.codec.control.values())
+    rollouts: list[Rollout] = []
+    inside: set[int] = set()
+    for seed in range(5, 15):  # the tokenizer is trained on this package's source, so which seed writes one changes with it
+        settings = Sampling(max_new_tokens=14, max_context_tokens=4096, seed=seed)
+        rollouts = sample_rollouts(model, talks((3, 5, 2, 4, 3, 4)), renderer=render, settings=settings, author="tiny")
+        inside = {i for r in rollouts for t in r.session.turns if t.sampled for i in t.sampled.ids[:-1]}
+        if control & inside:
+            break
+    assert control & inside  # else this test would be about well-behaved students only
     assert sum(same_ids(rollout, family, fixture) for rollout in rollouts) >= 15  # of 21 messages and more
 
 
