@@ -65,6 +65,7 @@ def copy_tree(root: Path, into: Path) -> None:
 def run_tests(tree: Path, tests: tuple[str, ...]) -> tuple[int, str]:
     """Run some tests of a copied tree, with the copy's package in front of the installed one; (exit code, output)."""
     env = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    env["COMPOSER_REPLICATION_MUTANT"] = "1"
     command = [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--tb=line", *tests]
     try:
         done = subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)

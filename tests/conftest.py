@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test reaches for a hub
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: threads of two test processes would wait for each other
@@ -14,7 +14,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 # How long an input takes to make says more about what else the machine does than about the code; CI repeats the same inputs.
 settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=bool(os.environ.get("CI")))
-settings.load_profile("here")
+# A mutant is caught by any failing input; looking for the smallest one would take minutes (scripts/mutants.py sets this).
+settings.register_profile("mutant", settings.get_profile("here"), phases=[Phase.explicit, Phase.generate])
+settings.load_profile("mutant" if os.environ.get("COMPOSER_REPLICATION_MUTANT") else "here")
 
 TRACES_VARIABLE = "COMPOSER_REPLICATION_TRACES"
 
