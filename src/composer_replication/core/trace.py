@@ -123,6 +123,11 @@ class Turn:
         """The text blocks joined by newlines; thinking, calls and results are not text."""
         return "\n".join(block.text for block in self.blocks if isinstance(block, Text))
 
+    @property
+    def is_interrupt(self) -> bool:
+        """Whether this is the agent program's word that the human cut the message before it off."""
+        return self.tag == "interrupt" or (self.role == "user" and self.text.startswith(INTERRUPT_PREFIX))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:

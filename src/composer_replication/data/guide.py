@@ -18,7 +18,7 @@ from composer_replication.core.config.data import IngestSettings, SitesSettings
 from composer_replication.core.guide import TraceExample, TraceState, TraceTurn
 from composer_replication.core.redact import Redactor
 from composer_replication.core.site import TARGET_CATEGORIES
-from composer_replication.core.trace import INTERRUPT_PREFIX, CallRef, Segment, Session, SourceRef, Text, ToolCall, ToolResult, Turn
+from composer_replication.core.trace import CallRef, Segment, Session, SourceRef, Text, ToolCall, ToolResult, Turn
 from composer_replication.data.ingestion.claude_code import ingest
 from composer_replication.data.ingestion.find import find_logs
 from composer_replication.data.sites.find import find_sites
@@ -139,7 +139,7 @@ def _example(
             content=m["content"],
             tool_calls=tuple(m.get("tool_calls", ())),
             tool_call_id=m.get("tool_call_id"),
-            trained=i in conversation.actions and not _is_cut_off(turns[i + 1 : i + 2]),
+            trained=i in conversation.actions and not any(following.is_interrupt for following in turns[i + 1 : i + 2]),
         )
         for i, m in enumerate(messages)
     ]
@@ -154,10 +154,6 @@ def _example(
             meta = {"tool": found.tool, "call_id": found.call_id, "detail": found.detail}
             marked[found.turn] = replace(marked[found.turn], error_kind=kind, error_meta=meta)
     return TraceExample(id=conversation.name, turns=tuple(marked), final_reward=final_reward)
-
-
-def _is_cut_off(following: tuple[Turn, ...]) -> bool:
-    return any(turn.role == "user" and turn.text.startswith(INTERRUPT_PREFIX) for turn in following)
 
 
 def _turn(message: dict[str, Any]) -> Turn:

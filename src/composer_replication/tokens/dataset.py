@@ -22,7 +22,7 @@ from composer_replication.core.config.data import HeldOutSettings
 from composer_replication.core.config.train import BuildSettings
 from composer_replication.core.errors import AlignmentError, RenderError, SiteError
 from composer_replication.core.site import TARGET_CATEGORIES, Hint, Preference, Site
-from composer_replication.core.trace import INTERRUPT_PREFIX, Segment, Session, Text, ToolCall, Turn
+from composer_replication.core.trace import Segment, Session, Text, ToolCall, Turn
 from composer_replication.tokens.example import HintView, PreferencePair, Span, TrainingExample
 from composer_replication.tokens.messages import conversation
 from composer_replication.tokens.renderer import Rendered, Renderer
@@ -243,7 +243,7 @@ class _SessionBuild:
                 left_out["author"].append(number)
             elif not has_body(turn):
                 left_out["no_text_or_call"].append(number)
-            elif number + 1 < len(turns) and _is_interrupt(turns[number + 1]):
+            elif number + 1 < len(turns) and turns[number + 1].is_interrupt:
                 left_out["interrupted"].append(number)
             else:
                 trainable.add(number)
@@ -417,10 +417,6 @@ def has_body(turn: Turn) -> bool:
     if turn.sampled is not None:
         return bool(turn.sampled.ids)
     return any((isinstance(block, Text) and block.text) or isinstance(block, ToolCall) for block in turn.blocks)
-
-
-def _is_interrupt(turn: Turn) -> bool:
-    return turn.tag == "interrupt" or (turn.role == "user" and turn.text.startswith(INTERRUPT_PREFIX))
 
 
 def _listed(numbers: Iterable[int]) -> str:

@@ -31,6 +31,7 @@ from composer_replication.data.ingestion.lines import LineReader
 from composer_replication.data.ingestion.records import (
     RECORD_TYPES,
     BadRecord,
+    Message,
     RawBlock,
     Record,
     agent_of_result,
@@ -222,16 +223,22 @@ class FileReader:
             self._side_of[record.uuid] = stream
         return stream
 
-    def _assistant(self, record: Record, line: bytes, stream: Stream) -> None:
-        message, uuid, conversation = record.message, record.uuid, stream.conversation
-        if message is None:
-            self._damaged("an assistant record without a message")
-            return
+    def _new_message(self, record: Record, stream: Stream, kind: str) -> Message | None:
+        """The message of a record that is new to its stream; None, and counted, where there is none or it was met before."""
+        if record.message is None:
+            self._damaged(f"{kind} record without a message")
+            return None
         if not stream.started:
             self._begin(stream, record)
         stream.ended = record.timestamp or stream.ended
-        if uuid is not None and uuid in conversation.at:
+        if record.uuid is not None and record.uuid in stream.conversation.at:
             self.raw.duplicates += 1
+            return None
+        return record.message
+
+    def _assistant(self, record: Record, line: bytes, stream: Stream) -> None:
+        message, uuid, conversation = self._new_message(record, stream, "an assistant"), record.uuid, stream.conversation
+        if message is None:
             return
         key = message.id or uuid or f"line {self._number}"
         if message.model == SYNTHETIC_MODEL or record.isApiErrorMessage:
@@ -276,15 +283,8 @@ class FileReader:
         return self._opaque(raw, line, place)
 
     def _user(self, record: Record, line: bytes, stream: Stream) -> None:
-        message, uuid, conversation = record.message, record.uuid, stream.conversation
+        message, uuid, conversation = self._new_message(record, stream, "a user"), record.uuid, stream.conversation
         if message is None:
-            self._damaged("a user record without a message")
-            return
-        if not stream.started:
-            self._begin(stream, record)
-        stream.ended = record.timestamp or stream.ended
-        if uuid is not None and uuid in conversation.at:
-            self.raw.duplicates += 1
             return
         content = message.content
         if isinstance(content, str):
