@@ -54,6 +54,10 @@ class Talk:
     def reward(self) -> float:
         return 0.0
 
+    def measures(self) -> dict[str, float]:
+        """Nothing is counted."""
+        return {}
+
     def close(self) -> None:
         pass
 

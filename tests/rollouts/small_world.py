@@ -61,6 +61,10 @@ class Shelf:
     def reward(self) -> float:
         return float(bool(self.heard) and "depth is 3" in self.heard[-1].text)
 
+    def measures(self) -> dict[str, float]:
+        """Nothing is counted."""
+        return {}
+
     def close(self) -> None:
         self.closed += 1
 
@@ -84,6 +88,10 @@ class Talk:
 
     def reward(self) -> float:
         return float(self.number % 2)
+
+    def measures(self) -> dict[str, float]:
+        """Nothing is counted."""
+        return {}
 
     def close(self) -> None:
         self.closed += 1

@@ -31,7 +31,7 @@ def pretend(envs: Sequence[Env], /, *, label: str) -> list[Rollout]:
             segments=(Segment(start=0, end=1),),
             outcome=REWARDS[env.task_id][number % 3],
         )
-        made.append(Rollout(session=session, task_id=env.task_id, ids=(), ended="done", num_cut=0, num_malformed=0))
+        made.append(Rollout(session=session, task_id=env.task_id, ids=(), ended="done", num_cut=0, num_malformed=0, measures={}))
     return made
 
 

@@ -16,8 +16,8 @@ from composer_replication.core.rundir import RunDir, create_run
 from composer_replication.models.load import Student
 from composer_replication.tokens.batch import count, micro_batches
 from composer_replication.tokens.example import HintView, PreferencePair, TrainingExample
-from composer_replication.training.loop import accumulate
 from composer_replication.training.state import Trainer, make_trainer
+from composer_replication.training.step import accumulate
 
 VOCAB = 40
 

@@ -22,8 +22,9 @@ from composer_replication.losses.total import total_loss
 from composer_replication.models.load import Student, load_student
 from composer_replication.tokens.batch import count, micro_batches
 from composer_replication.tokens.example import PreferencePair
-from composer_replication.training.loop import accumulate, measure, train, train_step
+from composer_replication.training.loop import train
 from composer_replication.training.state import Trainer
+from composer_replication.training.step import accumulate, measure, train_step
 from tests.training.small_student import (
     WordTokenizer,
     gradients,
@@ -202,7 +203,7 @@ def test_a_detached_hint_loss_is_dead_and_stops_the_run(tmp_path: Path, monkeypa
     def detached(student_NV, teacher_NV, **how):
         return hint_divergence(student_NV.detach(), teacher_NV, **how)
 
-    monkeypatch.setattr("composer_replication.training.loop.hint_divergence", detached)
+    monkeypatch.setattr("composer_replication.training.step.hint_divergence", detached)
     config = make_config(steps=20, starved_steps=2)
     run = make_run(tmp_path, config)
     with pytest.raises(StoppedError, match="hint was dead at step 2") as caught:
@@ -214,7 +215,7 @@ def test_a_detached_hint_loss_is_dead_and_stops_the_run(tmp_path: Path, monkeypa
 
 
 def test_only_a_detached_hint_loss_does_not_crash_the_backward(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("composer_replication.training.loop.hint_divergence", lambda s, t, **k: hint_divergence(s.detach(), t, **k))
+    monkeypatch.setattr("composer_replication.training.step.hint_divergence", lambda s, t, **k: hint_divergence(s.detach(), t, **k))
     line = train_step(start_trainer(make_config(**ONLY_HINT), make_student()), EXAMPLES, [], step=0)
     assert line["hint/status"] == "dead" and line["grad_norm"] == 0
 

@@ -13,7 +13,7 @@ the same ids.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
@@ -53,6 +53,7 @@ class Rollout:
     """A finished episode: the session, the ids its student read and wrote, and why it ended.
 
     `ids` end with the last sampled token. `session.outcome` is the reward. `ended` is "done" where the environment ended it.
+    `measures` are what the environment counted, by name.
     """
 
     session: Session
@@ -61,6 +62,7 @@ class Rollout:
     ended: Ended
     num_cut: int
     num_malformed: int
+    measures: Mapping[str, float]
 
     @property
     def reward(self) -> float:
@@ -142,7 +144,7 @@ class Episode:
             whole = self.voice.renderer.render(self.turns, tools=self.tools).ids
         self._must_begin(whole)
         with self.meter.timing("environment"):
-            reward = self.env.reward()
+            reward, measures = self.env.reward(), dict(self.env.measures())
         events = () if self.ended == "done" else (Event(kind=self.ended, turn=len(self.turns)),)
         session = Session(
             id=self.name,
@@ -162,6 +164,7 @@ class Episode:
             ended=self.ended,
             num_cut=self.num_cut,
             num_malformed=self.num_malformed,
+            measures=measures,
         )
 
     def _message(self, ids: tuple[int, ...], logprobs: tuple[float, ...], *, ended: bool) -> tuple[Turn, dict[str, MalformedCall]]:

@@ -1,4 +1,4 @@
-"""TrainingExample, HintView, PreferencePair: token sequences whose views line up because they cannot be built otherwise.
+"""TrainingExample, Action, HintView, PreferencePair: token sequences whose views line up because they cannot be built otherwise.
 
 One session window with a mistake in A1 (P prompt, A assistant messages, E tool results, H the hint message):
 
@@ -114,11 +114,31 @@ class HintView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingExample:
-    """One token sequence the student is scored on, with the spans of lm_ce and the views of the hint channel.
+class Action:
+    """A message that our own student sampled, and what it was worth: the policy channel's input.
 
-    Raises AlignmentError where a span leaves the ids, a view's target is not what stands at its span, or lm_ce would train
-    a token of a target.
+    `logprobs` are those of the sampler, one per token of the span; `advantage` is the same for all of them.
+    Example: Action(span=(120, 140), logprobs=(-0.1, ...), advantage=0.75)
+    """
+
+    span: Span
+    logprobs: tuple[float, ...]
+    advantage: float
+
+    def __post_init__(self) -> None:
+        a, b = self.span
+        if not 0 < a < b or b - a != len(self.logprobs):
+            raise AlignmentError(f"an action at {a}-{b} with {len(self.logprobs)} log-probs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingExample:
+    """One token sequence the student is scored on, with what each channel trains of it.
+
+    `trained` are the spans of lm_ce, `actions` those of the policy channel, `anchored` the messages that the preference channel holds
+    in place (teachers agreed with them, or did not agree among themselves), `hints` the views of the hint channel.
+    Raises AlignmentError where a span leaves the ids, a view's target is not what stands at its span, or lm_ce or an anchor would
+    train a token of a target.
     """
 
     id: str
@@ -128,19 +148,24 @@ class TrainingExample:
     hints: tuple[HintView, ...] = ()
     turns: tuple[TurnSpan, ...] = ()
     origin: Literal["student", "trace"] = "trace"
+    actions: tuple[Action, ...] = ()
+    anchored: tuple[Span, ...] = ()
 
     def __post_init__(self) -> None:
-        n, last = len(self.ids), 0
-        for a, b in self.trained:
-            if not (last <= a < b <= n) or a == 0:
-                raise AlignmentError(f"trained span {a}-{b} is out of order, outside 1-{n}, or has nothing before it", where=self.id)
-            last = b
+        n = len(self.ids)
+        for what, spans in (("trained", self.trained), ("action", [action.span for action in self.actions]), ("anchored", self.anchored)):
+            last = 0
+            for a, b in spans:
+                if not (last <= a < b <= n) or a == 0:
+                    raise AlignmentError(f"{what} span {a}-{b} is out of order, outside 1-{n}, or has nothing before it", where=self.id)
+                last = b
         for view in self.hints:
             a, b = view.span
             if b > n or self.ids[a:b] != view.target_ids:
                 raise AlignmentError(f"the target of {view.site_id} is not what stands at {a}-{b}", where=self.id)
-            if any(a < d and c < b for c, d in self.trained):
-                raise AlignmentError(f"lm_ce would train on the mistaken message of {view.site_id}", where=self.id)
+            for what, spans in (("lm_ce", self.trained), ("an anchor", self.anchored)):
+                if any(a < d and c < b for c, d in spans):
+                    raise AlignmentError(f"{what} would train on the mistaken message of {view.site_id}", where=self.id)
 
     def student_ids(self, view: HintView) -> tuple[int, ...]:
         """The student's context and the target; nothing after the target is needed."""
@@ -199,6 +224,8 @@ def example_to_json(example: TrainingExample) -> dict[str, Any]:
             for v in example.hints
         ],
         "turns": [[t.turn, t.role, t.start, t.end, t.body[0], t.body[1], t.author] for t in example.turns],
+        "actions": [[*action.span, action.logprobs, action.advantage] for action in example.actions],
+        "anchored": example.anchored,
     }
 
 
@@ -218,6 +245,8 @@ def example_from_json(value: dict[str, Any]) -> TrainingExample:
             trained=tuple((a, b) for a, b in value["trained"]),
             hints=hints,
             turns=turns,
+            actions=tuple(Action(span=(a, b), logprobs=tuple(logps), advantage=adv) for a, b, logps, adv in value.get("actions", ())),
+            anchored=tuple((a, b) for a, b in value.get("anchored", ())),
         )
     except (KeyError, TypeError, IndexError) as error:
         raise AlignmentError(f"not an example: {error!r}", where=str(value.get("id", "")), fix="run `recompose build` again") from error

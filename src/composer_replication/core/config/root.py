@@ -6,6 +6,7 @@ from typing import Literal
 
 from composer_replication.core.config.base import Settings
 from composer_replication.core.config.data import HeldOutSettings, HintsSettings, IngestSettings, SitesSettings
+from composer_replication.core.config.rollouts import EvaluateSettings, ReplaySettings, RolloutSettings
 from composer_replication.core.config.student import StudentSettings
 from composer_replication.core.config.train import BuildSettings, TrainSettings
 
@@ -28,5 +29,8 @@ class Config(Settings):
     ingest: IngestSettings = IngestSettings()
     sites: SitesSettings = SitesSettings()
     hints: HintsSettings = HintsSettings()
+    replay: ReplaySettings = ReplaySettings()
     build: BuildSettings = BuildSettings()
+    rollouts: RolloutSettings = RolloutSettings()
     train: TrainSettings = TrainSettings()
+    evaluate: EvaluateSettings = EvaluateSettings()

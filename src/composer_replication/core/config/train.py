@@ -22,6 +22,14 @@ class BuildSettings(Settings):
     """A file of preferences (JSON lines), or "" for none."""
 
 
+class PolicySettings(Settings):
+    """The policy channel on live rollouts: Dr.GRPO on the rewards of a group (see [rollouts])."""
+
+    weight: float = Field(default=0.0, ge=0.0)
+    clip: float = Field(default=0.2, gt=0.0)
+    """How far the ratio of policy to sampler may leave 1 before a token gets no more gradient."""
+
+
 class LmSettings(Settings):
     """The policy channel on imported logs: masked cross-entropy, named lm_ce."""
 
@@ -35,17 +43,43 @@ class HintSettings(Settings):
     divergence: Literal["kl(student, teacher)", "kl(teacher, student)", "jsd"] = "jsd"
     beta: float = Field(default=0.5, ge=0.0, le=1.0)
     """Weight of the teacher in the mixture of jsd; 0 is kl(teacher, student), 1 is kl(student, teacher). Not read by the two KLs."""
-    teacher: Literal["frozen", "live"] = "frozen"
-    """"frozen" = the weights at the start of the run; "live" = the current weights, without gradient."""
+    teacher: Literal["frozen", "live", "ema"] = "frozen"
+    """"frozen" = the weights at the start of the run; "live" = the current weights, without gradient; "ema" = their slow average."""
+    ema: float = Field(default=0.05, gt=0.0, le=1.0)
+    """By which share the slow average moves to the current weights in each step; read where teacher = "ema"."""
     temperature: float = Field(default=1.0, gt=0.0)
 
 
 class PreferenceSettings(Settings):
-    """The preference channel: DPO on pairs."""
+    """The preference channel: DPO on pairs, and anchors that hold in place what no pair speaks about."""
 
     weight: float = Field(default=0.0, ge=0.0)
+    objective: Literal["dpo", "clone"] = "dpo"
+    """"clone" = cross-entropy on the chosen side alone, which is a control and not a preference."""
+    anchor: float = Field(default=10.0, ge=0.0)
+    """Weight of the anchors' cross-entropy (nats per token) beside the mean DPO loss; 0 leaves anchors out."""
+    batch_pairs: int = Field(default=0, ge=0)
+    """Pairs per step; 0 = in proportion to the examples."""
+    batch_anchors: int = Field(default=6, ge=0)
+    """Sessions with anchors per step."""
     beta: float = Field(default=0.1, gt=0.0)
     label_smoothing: float = Field(default=0.0, ge=0.0, lt=0.5)
+
+
+class HealthSettings(Settings):
+    """When a run with live rollouts is stopped and put back: training/health.py is the only home of these rules."""
+
+    max_kl: float = Field(default=0.3, gt=0.0)
+    """Stop where the mean KL(student, start) on the step's rollouts is above this, in nats per token."""
+    max_unresolvable: float = Field(default=0.10, gt=0.0, le=1.0)
+    """Stop after two steps in a row in which this share of calls was malformed or named a file or text that is not there."""
+    kl_episodes: int = Field(default=24, gt=0)
+    """Episodes of a step on which KL and entropy are measured."""
+    monitor_tasks: int = Field(default=48, ge=0)
+    """Tasks of the monitor split that are played every `monitor_every` steps; 0 = never."""
+    monitor_every: int = Field(default=10, gt=0)
+    max_monitor_loss: float = Field(default=0.5, gt=0.0, le=1.0)
+    """Stop where success on the monitor tasks fell by more than this share of what it was at the start (and by more than chance)."""
 
 
 class TrainSettings(Settings):
@@ -62,9 +96,13 @@ class TrainSettings(Settings):
     max_grad_norm: float = Field(default=1.0, gt=0.0)
     balance: Literal["grad_norm", "none"] = "grad_norm"
     """"grad_norm": each channel is divided by its gradient norm averaged over about ten steps, so weights are shares; "none": raw sums."""
+    policy: PolicySettings = PolicySettings()
     lm_ce: LmSettings = LmSettings()
     hint: HintSettings = HintSettings()
     preference: PreferenceSettings = PreferenceSettings()
+    placebo: tuple[Literal["shuffled_hints", "neutral_hints", "permuted_rewards", "random_rewards", "swapped_pairs"], ...] = ()
+    """Controls: signals that are nulled while steps and tokens stay as they are."""
+    health: HealthSettings = HealthSettings()
     starved_steps: int = Field(default=10, gt=0)
     """Stop with exit code 3 after so many steps in a row in which a weighted channel was starved or dead."""
     grad_every: int = Field(default=10, gt=0)
@@ -74,6 +112,7 @@ class TrainSettings(Settings):
 
     @model_validator(mode="after")
     def _some_channel(self) -> Self:
-        if self.lm_ce.weight == self.hint.weight == self.preference.weight == 0:
-            raise ValueError("every channel has weight 0: nothing would be trained; set lm_ce.weight, hint.weight or preference.weight")
+        if self.policy.weight == self.lm_ce.weight == self.hint.weight == self.preference.weight == 0:
+            what = "set policy.weight, lm_ce.weight, hint.weight or preference.weight"
+            raise ValueError(f"every channel has weight 0: nothing would be trained; {what}")
         return self

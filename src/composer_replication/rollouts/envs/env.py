@@ -11,6 +11,7 @@ The messages are Turns, so an episode is a Session like an imported log.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,6 +50,10 @@ class Env(Protocol):
 
     def reward(self) -> float:
         """What the episode was worth, between 0 and 1; 0 where it did not finish."""
+        ...
+
+    def measures(self) -> Mapping[str, float]:
+        """What the environment counted in this episode, by name, for evaluation and reports; never part of the reward."""
         ...
 
     def close(self) -> None:

@@ -115,6 +115,27 @@ class WorkshopEnv:
             return 0.0
         return 1.0 if self.verdict().all_pass else 0.0
 
+    def measures(self) -> Mapping[str, float]:
+        """Counts of the episode, and by family which mistake was possible and made (1.0 or 0.0).
+
+        "A_open": a tool or argument name differs from the habit, "A_made": such a name was called. "B_open": the file has to be found,
+        "B_made": it was looked for by a listing. "C_open": it ended with the right files, "C_made": without a test run behind the edit.
+        """
+        tally, right = self.tally, self.done and self.edited and not self.task.changed_elsewhere(self.files) and self.verdict().all_pass
+        return {
+            "messages": float(tally.messages),
+            "calls": float(tally.calls),
+            "valid_calls": float(tally.valid_calls),
+            "changing_calls": float(tally.changing_calls),
+            **{f"error:{kind}": float(count) for kind, count in sorted(tally.errors.items())},
+            "A_open": float(self.task.tools.trap),
+            "A_made": float(tally.named_errors > 0),
+            "B_open": float(self.task.kind in ("set", "both")),
+            "B_made": float(self.task.kind in ("set", "both") and tally.detours > 0),
+            "C_open": float(right),
+            "C_made": float(right and not self.tested),
+        }
+
     def close(self) -> None:
         """End the episode; the sandbox is the caller's."""
         self.done = True

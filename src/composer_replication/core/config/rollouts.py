@@ -1,0 +1,52 @@
+"""Settings of live rollouts, of replay, and of evaluation."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from composer_replication.core.config.base import Settings
+
+
+class RolloutSettings(Settings):
+    """Where the student acts while it is trained: without an environment, train uses imported logs only."""
+
+    env: Literal["", "workshop"] = ""
+    """"" = no live rollouts; "workshop" = the small coding environment that is built in."""
+    groups: int = Field(default=8, gt=0)
+    """Tasks per step."""
+    group_size: int = Field(default=6, ge=2)
+    """Rollouts of each task; their rewards are compared with one another."""
+    extra_groups: int = Field(default=0, ge=0)
+    """At most so many further tasks replace groups whose rewards are all equal."""
+    hint_sites: int = Field(default=32, ge=0)
+    """At most so many mistaken messages of a step go to the hint channel; more are drawn from, and counted."""
+    temperature: float = Field(default=1.0, gt=0.0)
+    max_new_tokens: int = Field(default=64, gt=0)
+    """Longest message."""
+    max_context_tokens: int = Field(default=1024, gt=0)
+    """Longest episode."""
+    batch_episodes: int = Field(default=48, gt=0)
+    """Episodes that are sampled together; speed and memory only."""
+
+
+class ReplaySettings(Settings):
+    """Who is asked what it would have done."""
+
+    teachers: Literal["scripted"] = "scripted"
+    """"scripted" = the three players of the workshop, who look into its state and cost nothing."""
+    min_families: int = Field(default=3, ge=2)
+    """So many model families must give the same action before it is preferred to the student's."""
+
+
+class EvaluateSettings(Settings):
+    """How a student is measured: on tasks that no training saw, without any hint."""
+
+    tasks: int = Field(default=192, gt=0)
+    split: Literal["heldout", "monitor", "words"] = "heldout"
+    """"heldout" = other tasks and other tool sets; "words" = also file and value names that stand in no training task."""
+    temperature: float = Field(default=1.0, ge=0.0)
+    samples: int = Field(default=2000, ge=200)
+    """Bootstrap samples of an interval."""
+    confidence: float = Field(default=0.95, gt=0.5, lt=1.0)
