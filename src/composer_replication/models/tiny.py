@@ -13,24 +13,24 @@ from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import ConfigError, need
 
 MIN_PARAMETERS, MAX_PARAMETERS = 400_000, 800_000
-HIDDEN, LAYERS, HEADS, KV_HEADS, FEED_FORWARD, HEAD_DIM = 112, 3, 4, 2, 256, 28
+LAYERS, HEADS, KV_HEADS = 3, 4, 2
 
 
-def make_tiny(tokenizer: Any, *, seed: int) -> Any:
+def make_tiny(tokenizer: Any, *, seed: int, head_dim: int = 28, feed_forward: int = 256) -> Any:
     """A Qwen3ForCausalLM for this tokenizer; the same seed and vocabulary give the same weights.
 
-    The tokenizer is trained by tokens/tiny_tokenizer.py, one floor above. Raises ConfigError where its vocabulary would
-    make the model leave the promised 0.4-0.8M parameters.
+    It has three layers of width 4 * head_dim. The tokenizer is trained by tokens/tiny_tokenizer.py, one floor above. Raises
+    ConfigError where its vocabulary would make the model leave the promised 0.4-0.8M parameters.
     """
     transformers = need("transformers", extra="train")
     config = transformers.Qwen3Config(
         vocab_size=len(tokenizer),
-        hidden_size=HIDDEN,
+        hidden_size=HEADS * head_dim,
         num_hidden_layers=LAYERS,
         num_attention_heads=HEADS,
         num_key_value_heads=KV_HEADS,
-        head_dim=HEAD_DIM,
-        intermediate_size=FEED_FORWARD,
+        head_dim=head_dim,
+        intermediate_size=feed_forward,
         max_position_embeddings=32768,
         tie_word_embeddings=True,
         pad_token_id=tokenizer.pad_token_id,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from composer_replication.core.errors import ConfigError, need
@@ -44,16 +44,19 @@ def train_bpe(
     return tokenizer
 
 
-def train_tiny_tokenizer(texts: Iterable[str], *, vocab_size: int = 2048) -> Any:
-    """A PreTrainedTokenizerFast for the tiny student: Qwen's special tokens, pad apart from eos, our qwen3 chat template.
+def train_tiny_tokenizer(
+    texts: Iterable[str], *, vocab_size: int = 2048, pattern: str = QWEN_PATTERN, phrases: Sequence[str] = (), family: str = "qwen3"
+) -> Any:
+    """A PreTrainedTokenizerFast for the tiny student: Qwen's special tokens, pad apart from eos, our chat template of a family.
 
-    Any text can be encoded (the 256 bytes are always in the vocabulary), so `texts` only decides how well. Training has no
-    randomness: the same texts in the same order give the same tokenizer. Raises ConfigError below 265 entries.
+    Any text can be encoded (the 256 bytes are always in the vocabulary), so `texts` only decides how well. Each of `phrases` is one
+    token wherever it stands; they are part of `vocab_size`. Training has no randomness: the same texts in the same order give the same
+    tokenizer. Raises ConfigError where there is no room for the bytes.
     """
-    if vocab_size < MIN_VOCAB:
-        raise ConfigError(f"a byte-level tokenizer needs at least {MIN_VOCAB} entries, not {vocab_size}")
+    if vocab_size < MIN_VOCAB + len(phrases):
+        raise ConfigError(f"a byte-level tokenizer needs at least {MIN_VOCAB + len(phrases)} entries, not {vocab_size}")
     transformers = need("transformers", extra="train")
-    backend = train_bpe(texts, vocab_size=vocab_size, special=CHATML_SPECIAL, plain=CHATML_PLAIN)
+    backend = train_bpe(texts, vocab_size=vocab_size, pattern=pattern, special=CHATML_SPECIAL, plain=(*CHATML_PLAIN, *phrases))
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>")
-    tokenizer.chat_template = FAMILIES["qwen3"].template
+    tokenizer.chat_template = FAMILIES[family].template
     return tokenizer

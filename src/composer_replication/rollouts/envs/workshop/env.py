@@ -13,13 +13,14 @@ lines differs from the start, and the tests were run after the last edit. Errors
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from composer_replication.core.errors import SessionError
 from composer_replication.core.trace import ENVIRONMENT, HARNESS, HUMAN, Opaque, Text, ToolCall, ToolResult, Turn
 from composer_replication.rollouts.envs.env import Opening, Reply
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
+from composer_replication.rollouts.envs.workshop.sandbox import SandboxRun
 from composer_replication.rollouts.envs.workshop.tasks import Check, Task
 from composer_replication.rollouts.envs.workshop.vocabulary import LISTER, TESTER
 
@@ -71,13 +72,21 @@ class Verdict:
     all_pass: bool
 
 
+class RunsTests(Protocol):
+    """What evaluates the expressions of the tests; `Sandbox` for a model's edits."""
+
+    def run(self, files: Mapping[str, str], asked: Sequence[tuple[str, str]]) -> SandboxRun:
+        """One answer per (path, expression)."""
+        ...
+
+
 class WorkshopEnv:
     """One episode of one task. `slack` grants messages beyond the task's budget, for recording what comes after a mistake.
 
     The budget counts messages and calls alike: a message with two calls costs two.
     """
 
-    def __init__(self, task: Task, *, sandbox: Sandbox, slack: int = 0) -> None:
+    def __init__(self, task: Task, *, sandbox: RunsTests, slack: int = 0) -> None:
         self.task, self.sandbox = task, sandbox
         self.task_id, self.max_turns = task.id, task.budget + slack
         self.files: dict[str, str] = dict(task.files)
@@ -227,7 +236,7 @@ class WorkshopEnv:
         return "", "\n".join(verdict.failures) or "All tests passed."
 
 
-def run_tests(task: Task, files: Mapping[str, str], *, sandbox: Sandbox) -> Verdict:
+def run_tests(task: Task, files: Mapping[str, str], *, sandbox: RunsTests) -> Verdict:
     """Run all checks of a task on these files in the sandbox; only failures of the visible ones are put into words."""
     checks: tuple[Check, ...] = (*task.visible, *task.hidden)
     answers = sandbox.run(files, [(check.path, check.expression) for check in checks]).answers
