@@ -1,4 +1,4 @@
-"""`recompose build`: sessions, sites and hints -> examples/, token sequences for one student."""
+"""`recompose build`: sessions, sites, hints and what replay found -> examples/, token sequences for one student."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.student import FOLDER, make_tokenizer
-from composer_replication.core.codec import read_hints, read_preferences, read_sessions, read_sites
+from composer_replication.core.codec import read_anchors, read_hints, read_preferences, read_sessions, read_sites
 from composer_replication.core.rundir import sha256_of
 from composer_replication.tokens.artefact import BuildReport, report, tally, write_dataset
 from composer_replication.tokens.dataset import Item, build_examples
@@ -20,11 +20,10 @@ from composer_replication.tokens.split import is_held_out, split_unit
 
 
 def build(*, common: Common = Common()) -> int:
-    """Token sequences for the student: sessions, sites and hints -> examples/."""
+    """Token sequences for the student: sessions, sites, hints, preferences and anchors -> examples/."""
     job = open_job(common)
     inputs = [job.need_file(job.sessions, verb="ingest"), job.need_fresh(job.sites, verb="sites"), job.need_fresh(job.hints, verb="hints")]
-    if job.config.build.pairs:
-        inputs.append(job.need_file(Path(job.config.build.pairs), verb="build"))
+    inputs += [path for path in _pairs_and_anchors(job) if path is not None]
     tokenizer = make_tokenizer(job.config, job.sessions)
     renderer = Renderer.for_tokenizer(tokenizer, family=job.config.student.template)
     split = split_counts(job)
@@ -42,13 +41,23 @@ def build(*, common: Common = Common()) -> int:
     return job.finish(value, wrote=[job.examples], next_command=job.command("train" if trains else "show site"))
 
 
+def _pairs_and_anchors(job: Job) -> tuple[Path | None, Path | None]:
+    """The file that build.pairs names, on its own; else what `replay` wrote for these sessions, None where it did not."""
+    if job.config.build.pairs:
+        return job.need_file(Path(job.config.build.pairs), verb="build"), None
+    pairs, anchors = (job.need_fresh(path, verb="replay") if path.exists() else None for path in (job.preferences, job.anchors))
+    return pairs, anchors
+
+
 def _items(job: Job, renderer: Renderer) -> Iterator[Item]:
     config = job.config
+    pairs, anchors = _pairs_and_anchors(job)
     return build_examples(
         read_sessions(job.sessions),
         sites=read_sites(job.sites),
         hints=read_hints(job.hints),
-        preferences=read_preferences(Path(config.build.pairs)) if config.build.pairs else (),
+        preferences=read_preferences(pairs) if pairs else (),
+        anchors=read_anchors(anchors) if anchors else (),
         renderer=renderer,
         settings=config.build,
         held_out=config.held_out,
@@ -95,6 +104,7 @@ def _show(job: Job, renderer: Renderer, done: BuildReport, split: dict[str, Any]
         ("lm_ce", done.trained_messages, done.trained_tokens, "messages that are no mistake"),
         ("hint", done.views, done.target_tokens, "mistaken messages with a hint"),
         ("preference", done.pairs, "", "pairs"),
+        ("anchors", done.anchors, done.anchored_tokens, "messages that the preference channel holds in place"),
     ]
     screen.table(rows, head=("channel", "units", "tokens", "what"))
     if done.skipped:

@@ -61,6 +61,21 @@ class Job:
         return self.work / "hints.jsonl"
 
     @property
+    def answers(self) -> Path:
+        """What `replay` writes first: every answer, whatever came of it."""
+        return self.work / "answers.jsonl"
+
+    @property
+    def preferences(self) -> Path:
+        """The pairs that `replay` writes."""
+        return self.work / "preferences.jsonl"
+
+    @property
+    def anchors(self) -> Path:
+        """The anchors that `replay` writes."""
+        return self.work / "anchors.jsonl"
+
+    @property
     def examples(self) -> Path:
         """The folder that `build` writes."""
         return self.work / "examples"

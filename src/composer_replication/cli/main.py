@@ -25,13 +25,21 @@ VERBS: dict[str, str] = {
     "ingest": "Agent logs -> sessions.jsonl.",
     "sites": "Sessions -> sites.jsonl: find the mistaken messages.",
     "hints": "Sites -> hints.jsonl; --audit measures whether a hint changes the model.",
-    "build": "Sessions, sites and hints -> examples/: tokens for the student.",
+    "replay": "Sessions -> answers, preferences and anchors: what others would have done.",
+    "build": "Sessions, sites, hints and preferences -> examples/: tokens for the student.",
     "train": "Examples -> a run directory.",
     "report": "A run, or the audit of your logs, as one HTML page.",
     "show": "One session, site, example or run, in the terminal.",
 }
 
-SETTINGS_OF = {"ingest": "ingest", "sites": "sites", "hints": "hints", "build": "student, held_out, build", "train": "student, train"}
+SETTINGS_OF = {
+    "ingest": "ingest",
+    "sites": "sites",
+    "hints": "hints",
+    "replay": "replay",
+    "build": "student, held_out, build",
+    "train": "student, train",
+}
 
 
 def build_app() -> App:

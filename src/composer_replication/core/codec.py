@@ -1,4 +1,4 @@
-"""How sessions, sites, hints and preferences lie on disk.
+"""How sessions, sites, hints, answers, preferences and anchors lie on disk.
 
 `sessions.jsonl` holds each session as one header line followed by one line per turn, so it can be written and read
 in one pass and a long session never needs a second copy of its text:
@@ -23,7 +23,7 @@ from typing import Any
 
 from composer_replication.core.errors import DataError, SessionError
 from composer_replication.core.jsonl import atomic_writer, dumps, read_lines
-from composer_replication.core.site import Hint, Preference, Site
+from composer_replication.core.site import ANCHOR_REASONS, Anchor, Answer, Hint, Preference, Site
 from composer_replication.core.trace import (
     Block,
     Event,
@@ -43,7 +43,8 @@ from composer_replication.core.trace import (
 )
 
 SCHEMA = 1
-_ALWAYS: dict[type, tuple[str, ...]] = {Site: ("category", "flagged"), Hint: ("knows", "num_words", "overlap")}
+_ALWAYS: dict[type, tuple[str, ...]] = {Site: ("category", "flagged"), Hint: ("knows", "num_words", "overlap"), Answer: ("usd",)}
+"""Fields that are written even where they hold their default: what a reader filters by is always there."""
 _ROLE_TO_LETTER: dict[Role, str] = {"system": "s", "user": "u", "assistant": "a", "tool": "t"}
 _LETTER_TO_ROLE: dict[str, Role] = {letter: role for role, letter in _ROLE_TO_LETTER.items()}
 
@@ -213,11 +214,11 @@ def turn_from_json(value: dict[str, Any]) -> Turn:
         ) from error
 
 
-def record_to_json(value: Site | Hint | Preference) -> dict[str, Any]:
-    """A site, hint or preference as a flat JSON object without default values; a site carries its id."""
-    row = _slim(value)
-    if not isinstance(value, Preference):  # what a reader filters by is always there
-        row |= {name: getattr(value, name) for name in _ALWAYS[type(value)]}
+def record_to_json(value: Site | Hint | Answer | Preference | Anchor) -> dict[str, Any]:
+    """A site, hint, answer, preference or anchor as a flat JSON object without default values; a site carries its id."""
+    row = _slim(value) | {name: getattr(value, name) for name in _ALWAYS.get(type(value), ())}
+    if isinstance(value, Answer):
+        row["turn"] = turn_to_json(value.turn)
     if isinstance(value, Preference):
         row["chosen"] = turn_to_json(value.chosen)
         if value.rejected is not None:
@@ -261,3 +262,19 @@ def read_preferences(path: Path) -> Iterator[Preference]:
         if row.get("rejected") is not None:
             row["rejected"] = turn_from_json(row["rejected"])
         yield Preference(**row)
+
+
+def read_answers(path: Path) -> Iterator[Answer]:
+    """Answers of a file; an unknown or missing field raises DataError with file and line."""
+    for number, value in read_lines(path):
+        row = _typed(Answer, value, f"{path}:{number}")
+        yield Answer(**{**row, "turn": turn_from_json(row["turn"])})
+
+
+def read_anchors(path: Path) -> Iterator[Anchor]:
+    """Anchors of a file; an unknown or missing field, or another reason than those there are, raises DataError with file and line."""
+    for number, value in read_lines(path):
+        row = _typed(Anchor, value, f"{path}:{number}")
+        if row["reason"] not in ANCHOR_REASONS:
+            raise DataError(f"unknown reason {row['reason']!r} of an anchor", where=f"{path}:{number}", fix=f"use one of {ANCHOR_REASONS}")
+        yield Anchor(**row)

@@ -21,6 +21,8 @@ Category = Literal["mistake", "failed_check", "rejected", "interrupted", "siblin
 CATEGORIES: tuple[str, ...] = get_args(Category)
 TARGET_CATEGORIES = frozenset({"mistake", "recovery"})
 UNTRAINED_CATEGORIES = TARGET_CATEGORIES | {"rejected", "interrupted"}
+AnchorReason = Literal["agreed", "no_consensus"]
+ANCHOR_REASONS: tuple[str, ...] = get_args(AnchorReason)
 UNCLASSIFIED = "unclassified"  # the kind of a failure that no rule names: nobody knows whose it is, so nothing trains on it
 
 
@@ -123,5 +125,5 @@ class Anchor:
 
     session_id: str
     turn: int
-    reason: Literal["agreed", "no_consensus"]
+    reason: AnchorReason
     teachers: tuple[str, ...] = ()

@@ -39,6 +39,8 @@ class BuildReport:
     tokens: int
     trained_tokens: int
     target_tokens: int
+    anchors: int
+    anchored_tokens: int
     longest: int
     skipped: Mapping[str, int]
 
@@ -65,6 +67,8 @@ def tally(items: Iterable[Item], *, into: Counter[str]) -> Iterator[Item]:
             into["longest"] = max(into["longest"], len(item.ids))
             into["trained_messages"] += len(item.trained)
             into["trained_tokens"] += sum(b - a for a, b in item.trained)
+            into["anchors"] += len(item.anchored)
+            into["anchored_tokens"] += sum(b - a for a, b in item.anchored)
             for view in item.hints:
                 into["views"] += 1
                 into["target_tokens"] += len(view.target_ids)
@@ -79,7 +83,18 @@ def report(counts: Counter[str]) -> BuildReport:
     def group(prefix: str) -> dict[str, int]:
         return {name.removeprefix(prefix): n for name, n in sorted(counts.items()) if name.startswith(prefix)}
 
-    numbers = ("examples", "pairs", "views", "trained_messages", "tokens", "trained_tokens", "target_tokens", "longest")
+    numbers = (
+        "examples",
+        "pairs",
+        "views",
+        "trained_messages",
+        "tokens",
+        "trained_tokens",
+        "target_tokens",
+        "anchors",
+        "anchored_tokens",
+        "longest",
+    )
     return BuildReport(
         **{name: counts[name] for name in numbers},
         views_by_kind=group("kind "),

@@ -1,13 +1,13 @@
 """Facts to examples: sessions, sites, hints and preferences become token sequences, and nothing is left out without being counted.
 
-    items = build_examples(sessions, sites=sites, hints=hints, renderer=renderer, settings=BuildSettings())
+    items = build_examples(sessions, sites=sites, hints=hints, anchors=anchors, renderer=renderer, settings=BuildSettings())
     report = write_dataset(Path("recompose/examples"), items, meta=renderer.describe())        # tokens/artefact.py
 
 Each segment of a session is what the model really had in view (compaction, cleared results). A segment that fits `max_tokens` is one
 example; a longer one is cut into windows of whole messages (tokens/window.py). Each message a model wrote is trained by lm_ce in one
 window at most, and never if it is a site's: a mistake or a recovery is the hint channel's, what a human rejected or interrupted is
 nobody's, and so is an error that no rule names. Messages of the other categories (a failed check, a permission, ...) are correct calls
-and remain trainable.
+and remain trainable. An anchor holds in place only what lm_ce may train: never a site's message, a copied one, or one that a pair rejects.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Literal
 from composer_replication.core.config.data import HeldOutSettings
 from composer_replication.core.config.train import BuildSettings
 from composer_replication.core.errors import AlignmentError, RenderError, SiteError
-from composer_replication.core.site import TARGET_CATEGORIES, Hint, Preference, Site
+from composer_replication.core.site import TARGET_CATEGORIES, Anchor, Hint, Preference, Site
 from composer_replication.core.trace import Segment, Session, Text, ToolCall, Turn
 from composer_replication.tokens.example import HintView, PreferencePair, Span, TrainingExample
 from composer_replication.tokens.messages import conversation
@@ -29,7 +29,7 @@ from composer_replication.tokens.renderer import Rendered, Renderer
 from composer_replication.tokens.split import is_held_out
 from composer_replication.tokens.window import Plan, Window, before, head_positions, later_starts, run_starts, windows
 
-Channel = Literal["session", "content", "lm_ce", "hint", "preference"]
+Channel = Literal["session", "content", "lm_ce", "hint", "preference", "anchor"]
 _HINT_FRAME = 16  # tokens a template writes around a hint, at most
 
 
@@ -43,6 +43,7 @@ class Skipped:
     lm_ce: author, copied, site, interrupted, dispreferred, no_text_or_call, too_long, template
     hint: no_hint, author, copied, category, not_assistant, no_text_or_call, too_long, template, not_insertable, no_session, second_hint,
     no_site; preference: copied, not_assistant, too_long, template, no_session, same_tokens
+    anchor: those of lm_ce, not_assistant, no_session, second_anchor
     Example: Skipped(channel="hint", reason="too_long", session_id="s1", site_id="s1:7:c1", detail="5210 tokens")
     """
 
@@ -65,6 +66,7 @@ def build_examples(
     renderer: Renderer,
     settings: BuildSettings,
     preferences: Iterable[Preference] = (),
+    anchors: Iterable[Anchor] = (),
     held_out: HeldOutSettings | None = None,
 ) -> Iterator[Item]:
     """Examples, pairs and skips, one session at a time, in the order of the sessions.
@@ -72,7 +74,7 @@ def build_examples(
     `sites` are all sites, of every category: those without a hint still keep their message out of lm_ce. Raises the first
     RenderError of a template only if not one example came of all the sessions.
     """
-    facts = _Facts.gather(sites, hints, preferences)
+    facts = _Facts.gather(sites, hints, preferences, anchors)
     first_error: RenderError | None = None
     seen: set[str] = set()
     built = False
@@ -96,9 +98,10 @@ class _Facts:
     sites: dict[str, list[Site]]
     hints: dict[str, list[Hint]]
     preferences: dict[str, list[Preference]]
+    anchors: dict[str, list[Anchor]]
 
     @classmethod
-    def gather(cls, sites: Iterable[Site], hints: Iterable[Hint], preferences: Iterable[Preference]) -> _Facts:
+    def gather(cls, sites: Iterable[Site], hints: Iterable[Hint], preferences: Iterable[Preference], anchors: Iterable[Anchor]) -> _Facts:
         by_session: dict[str, list[Site]] = defaultdict(list)
         by_site: dict[str, list[Hint]] = defaultdict(list)
         pairs: dict[str, list[Preference]] = defaultdict(list)
@@ -108,7 +111,10 @@ class _Facts:
             by_site[hint.site_id].append(hint)
         for preference in preferences:
             pairs[preference.session_id].append(preference)
-        return cls(sites=by_session, hints=by_site, preferences=pairs)
+        held: dict[str, list[Anchor]] = defaultdict(list)
+        for anchor in anchors:
+            held[anchor.session_id].append(anchor)
+        return cls(sites=by_session, hints=by_site, preferences=pairs, anchors=held)
 
     def unused(self, seen: set[str]) -> Iterator[Skipped]:
         """What names a session that was not among those given, and hints that name no site."""
@@ -119,6 +125,9 @@ class _Facts:
         for session_id, pairs in self.preferences.items():
             if session_id not in seen:
                 yield Skipped(channel="preference", reason="no_session", session_id=session_id, count=len(pairs))
+        for session_id, anchors in self.anchors.items():
+            if session_id not in seen:
+                yield Skipped(channel="anchor", reason="no_session", session_id=session_id, count=len(anchors))
         for site_id, hints in self.hints.items():
             if site_id not in known:
                 yield Skipped(channel="hint", reason="no_site", site_id=site_id, count=len(hints))
@@ -140,6 +149,7 @@ class _Scene:
     numbers: list[int]
     plan: Plan
     trainable: set[int] = field(default_factory=set)
+    anchored: set[int] = field(default_factory=set)
     targets: dict[int, list[_Target]] = field(default_factory=dict)
     extra: dict[int, int] = field(default_factory=dict)
 
@@ -150,6 +160,7 @@ class _SessionBuild:
         self.sites = facts.sites.get(session.id, [])
         self.hints = facts.hints
         self.preferences = facts.preferences.get(session.id, [])
+        self.anchors = facts.anchors.get(session.id, [])
         self.first_error: RenderError | None = None
         self.straddles: set[int] = set()
 
@@ -157,7 +168,10 @@ class _SessionBuild:
         yield from self._content()
         targets, skips = self._targets()
         yield from skips
-        trainable, skips = self._trainable()
+        trainable, left_out = self._trainable()
+        for reason, found in left_out.items():
+            yield self._skip("lm_ce", reason, count=len(found), detail=_listed(found))
+        anchored, skips = self._anchored(trainable, left_out)
         yield from skips
         for segment in self.session.segments:
             own = range(segment.start, segment.end)
@@ -169,9 +183,11 @@ class _SessionBuild:
                 scene = self._scene(segment)
             except RenderError as error:
                 yield from self._refused(error, [t for t in here if t in trainable], [x for t in here for x in targets.get(t, [])], pairs)
+                yield from self._anchors_lost("template", [t for t in here if t in anchored], detail=str(error))
                 continue
             position = {number: p for p, number in enumerate(scene.numbers)}
             scene.trainable = {position[t] for t in here if t in trainable}
+            scene.anchored = {position[t] for t in here if t in anchored}
             scene.targets = {position[t]: targets[t] for t in here if t in targets}
             count = self.renderer.codec.count
             scene.extra = {p: _HINT_FRAME + max(count(x.hint.text) for x in found) for p, found in scene.targets.items()}
@@ -224,7 +240,8 @@ class _SessionBuild:
             return "no_text_or_call"
         return "" if hinted else "no_hint"
 
-    def _trainable(self) -> tuple[set[int], list[Skipped]]:
+    def _trainable(self) -> tuple[set[int], dict[str, list[int]]]:
+        """Turns of models that lm_ce may train, and those it may not, by reason."""
         at_sites = {site.turn for site in self.sites if site.bars_lm_ce}
         rejected = {p.turn for p in self.preferences if p.rejected is None}
         trainable: set[int] = set()
@@ -247,7 +264,25 @@ class _SessionBuild:
                 left_out["interrupted"].append(number)
             else:
                 trainable.add(number)
-        return trainable, [self._skip("lm_ce", reason, count=len(found), detail=_listed(found)) for reason, found in left_out.items()]
+        return trainable, left_out
+
+    def _anchored(self, trainable: set[int], left_out: dict[str, list[int]]) -> tuple[set[int], list[Skipped]]:
+        """Turns to hold in place: what lm_ce must leave alone, nobody shall hold on to."""
+        why = {number: reason for reason, numbers in left_out.items() for number in numbers}
+        anchored: set[int] = set()
+        lost: dict[str, list[int]] = defaultdict(list)
+        for turn in (anchor.turn for anchor in self.anchors):
+            if turn in anchored:
+                lost["second_anchor"].append(turn)
+            elif turn in trainable:
+                anchored.add(turn)
+            else:
+                lost[why.get(turn, "not_assistant")].append(turn)
+        return anchored, [skip for reason, turns in lost.items() for skip in self._anchors_lost(reason, turns)]
+
+    def _anchors_lost(self, reason: str, turns: Sequence[int], *, detail: str = "") -> Iterator[Skipped]:
+        if turns:
+            yield self._skip("anchor", reason, count=len(turns), detail=detail or _listed(turns))
 
     def _scene(self, segment: Segment) -> _Scene:
         session = self.session
@@ -274,11 +309,14 @@ class _SessionBuild:
             except RenderError as error:
                 numbers = [scene.numbers[p] for p in covered if p in scene.trainable]
                 yield from self._refused(error, numbers, [x for p in covered for x in scene.targets.get(p, [])], [])
+                yield from self._anchors_lost("template", [scene.numbers[p] for p in covered if p in scene.anchored], detail=str(error))
 
     def _too_long(self, scene: _Scene, positions: Sequence[int], detail: str) -> Iterator[Skipped]:
         for position in positions:
             if position in scene.trainable:
                 yield self._skip("lm_ce", "too_long", detail=f"turn {scene.numbers[position]}: {detail}")
+            if position in scene.anchored:
+                yield from self._anchors_lost("too_long", [scene.numbers[position]])
             for target in scene.targets.get(position, []):
                 yield self._skip("hint", "too_long", site_id=target.site.id, detail=detail)
 
@@ -304,12 +342,14 @@ class _SessionBuild:
         window, rendered = fitting
         spans = dict(zip(window.positions, rendered.spans, strict=True))
         trained: list[Span] = []
+        anchored: list[Span] = []
         views: list[HintView] = []
         for position in covered:
             if position in scene.trainable:
                 a, b = spans[position].body
                 if a < b:
                     trained.append((a, b))
+                    anchored += [(a, b)] if position in scene.anchored else []
             for target in scene.targets.get(position, []):
                 view = self._view(scene, window, rendered, position, target)
                 if isinstance(view, HintView):
@@ -324,6 +364,7 @@ class _SessionBuild:
                 session_id=self.session.id,
                 ids=rendered.ids,
                 trained=tuple(trained),
+                anchored=tuple(anchored),
                 hints=tuple(views),
                 turns=rendered.spans,
                 origin=self.session.origin,

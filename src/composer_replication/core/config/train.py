@@ -19,7 +19,7 @@ class BuildSettings(Settings):
     authors: tuple[str, ...] = ()
     """Only messages of these models enter lm_ce (shell patterns); none = all. Sites of other authors are left out too."""
     pairs: str = ""
-    """A file of preferences (JSON lines), or "" for none."""
+    """A file of preferences (JSON lines); "" = what replay wrote, if it was run. With a file of your own there are no anchors."""
 
 
 class PolicySettings(Settings):

@@ -1,0 +1,118 @@
+"""Ask at every turn of a session what others would have done, and turn their agreement into preferences and anchors.
+
+    for asked in replay(sessions, ask, min_families=3):
+        asked.answers            # what each teacher would have done there
+        asked.result             # a Preference, an Anchor, or NoResult(reason="outvoted")
+
+`ask(session, turn)` returns the answers to one turn; who is asked, and what that costs, is the caller's. Copied turns (they are
+asked about in the session they come from), messages without words or calls and those a human cut off are not asked about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from composer_replication.core.site import Anchor, Answer, Preference
+from composer_replication.core.trace import Session, Turn
+from composer_replication.data.replay.agree import Verdict, agree, canonical
+
+Ask = Callable[[Session, int], tuple[Answer, ...]]
+"""The asker: what each teacher would do at turn `turn` of a session, given the context the student had."""
+TIER = "exact"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoResult:
+    """Neither a preference nor an anchor at a turn; reasons: those of `Verdict`, and copied, interrupted."""
+
+    session_id: str
+    turn: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One turn of a model: the answers to it (none where it was not asked about), and what they amount to."""
+
+    session_id: str
+    turn: int
+    answers: tuple[Answer, ...]
+    result: Preference | Anchor | NoResult
+
+    @property
+    def outcome(self) -> str:
+        """In one word: pair, agreed, no_consensus, or the reason why none of them.
+
+        >>> Asked(session_id="s1", turn=3, answers=(), result=NoResult(session_id="s1", turn=3, reason="copied")).outcome
+        'copied'
+        """
+        return "pair" if isinstance(self.result, Preference) else self.result.reason
+
+
+def replay(
+    sessions: Iterable[Session], ask: Ask, *, min_families: int, family_of: Callable[[str | None], str] = lambda author: ""
+) -> Iterator[Asked]:
+    """Every assistant turn of every session, in order, with its answers and what they amount to.
+
+    `family_of` gives the family of a turn's author, whose answers do not count; "" = of none of the teachers' families.
+    """
+    for session in sessions:
+        errors = failed_turns(session)
+        for number, turn in enumerate(session.turns):
+            if turn.role != "assistant":
+                continue
+            if reason := _why_not_asked(session, number):
+                yield Asked(session_id=session.id, turn=number, answers=(), result=_no(session, number, reason))
+                continue
+            answers = ask(session, number)
+            verdict = agree(
+                turn,
+                answers,
+                min_families=min_families,
+                own_family=family_of(turn.author),
+                after_error=follows_error(session, number),
+                erred=number in errors,
+            )
+            yield Asked(session_id=session.id, turn=number, answers=answers, result=_result(session, number, verdict))
+
+
+def failed_turns(session: Session) -> frozenset[int]:
+    """The messages of which a call raised an error, found by call id."""
+    return frozenset(ref.turn for ref in session.calls().values() if ref.result is not None and ref.result.is_error)
+
+
+def follows_error(session: Session, turn: int) -> bool:
+    """Whether an error result stands between a message and the model's message before it, in the context that the model had."""
+    for seen in reversed(session.context(turn)):
+        if seen.role == "assistant":
+            return False
+        if any(result.is_error for result in seen.results):
+            return True
+    return False
+
+
+def _why_not_asked(session: Session, number: int) -> str:
+    turns: tuple[Turn, ...] = session.turns
+    if number < session.copied:
+        return "copied"
+    if not canonical(turns[number]).parts:
+        return "no_text_or_call"
+    if number + 1 < len(turns) and turns[number + 1].is_interrupt:
+        return "interrupted"
+    return ""
+
+
+def _result(session: Session, number: int, verdict: Verdict) -> Preference | Anchor | NoResult:
+    if verdict.outcome == "pair" and verdict.chosen is not None:
+        evidence = {"tier": TIER, "families": list(verdict.families), "of": verdict.num_families}
+        return Preference(
+            session_id=session.id, turn=number, chosen=verdict.chosen.turn, teachers=verdict.teachers, evidence=evidence
+        )  # `rejected` is left out: the session's own turn, with its own ids
+    if verdict.outcome == "agreed" or verdict.outcome == "no_consensus":
+        return Anchor(session_id=session.id, turn=number, reason=verdict.outcome, teachers=verdict.teachers)
+    return _no(session, number, verdict.reason)
+
+
+def _no(session: Session, number: int, reason: str) -> NoResult:
+    return NoResult(session_id=session.id, turn=number, reason=reason)
