@@ -27,11 +27,19 @@ VERBS: dict[str, str] = {
     "hints": "Sites -> hints.jsonl; --audit measures whether a hint changes the model.",
     "build": "Sessions, sites and hints -> examples/: tokens for the student.",
     "train": "Examples -> a run directory.",
+    "evaluate": "A run and its controls on unseen tasks -> evaluation.json.",
     "report": "A run, or the audit of your logs, as one HTML page.",
     "show": "One session, site, example or run, in the terminal.",
 }
 
-SETTINGS_OF = {"ingest": "ingest", "sites": "sites", "hints": "hints", "build": "student, held_out, build", "train": "student, train"}
+SETTINGS_OF = {
+    "ingest": "ingest",
+    "sites": "sites",
+    "hints": "hints",
+    "build": "student, held_out, build",
+    "train": "student, train",
+    "evaluate": "evaluate",
+}
 
 
 def build_app() -> App:
