@@ -28,6 +28,7 @@ VERBS: dict[str, str] = {
     "replay": "Sessions -> answers, preferences and anchors: what others would have done.",
     "build": "Sessions, sites, hints and preferences -> examples/: tokens for the student.",
     "train": "Examples -> a run directory.",
+    "evaluate": "A run and its controls on unseen tasks -> evaluation.json.",
     "report": "A run, or the audit of your logs, as one HTML page.",
     "show": "One session, site, example or run, in the terminal.",
 }
@@ -38,7 +39,8 @@ SETTINGS_OF = {
     "hints": "hints",
     "replay": "replay",
     "build": "student, held_out, build",
-    "train": "student, train",
+    "train": "student, rollouts, train",
+    "evaluate": "evaluate",
 }
 
 

@@ -10,6 +10,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 RESAMPLES = 2000
+_Z_975 = 1.959964
 _T_975 = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131),
     *(2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
@@ -62,10 +63,74 @@ def bootstrap_mean(values: Sequence[float], clusters: Sequence[Hashable], *, see
     for _ in range(resamples):
         drawn = rng.choices(sums, k=k)
         means.append(sum(total for total, _ in drawn) / sum(count for _, count in drawn))
-    means.sort()
-    reach = student_t(k - 1) * math.sqrt(k / (k - 1)) * statistics.pstdev(means)
-    low, high = means[int(0.025 * resamples)], means[min(resamples - 1, int(0.975 * resamples))]
-    return Interval(n=len(values), clusters=k, mean=mean, low=min(low, mean - reach), high=max(high, mean + reach))
+    low, high = _bounds(means, mean, clusters=k)
+    return Interval(n=len(values), clusters=k, mean=mean, low=low, high=high)
+
+
+@dataclass(frozen=True, slots=True)
+class Resamples:
+    """Bootstrap samples of tasks, drawn once: every measure of a table is taken over the same drawn tasks.
+
+    >>> draws = Resamples.of(3, seed=0, samples=200)
+    >>> draws.mean([1.0, 1.0, 1.0])
+    Interval(n=3, clusters=3, mean=1.0, low=1.0, high=1.0)
+    >>> draws.ratio([1.0, 1.0, 1.0], [2.0, 2.0, 2.0]).mean
+    0.5
+
+    Values stand in the order of the tasks, one per task. The bounds are those of `bootstrap_mean` with each task a cluster.
+    """
+
+    num_tasks: int
+    draws: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, num_tasks: int, *, seed: int, samples: int = RESAMPLES) -> Resamples:
+        """Draw `samples` times as many tasks as there are, with replacement."""
+        rng, tasks = random.Random(f"resamples:{seed}:{num_tasks}"), range(num_tasks)
+        return cls(num_tasks, tuple(tuple(rng.choices(tasks, k=num_tasks)) for _ in range(samples)) if num_tasks > 1 else ())
+
+    def mean(self, values: Sequence[float]) -> Interval:
+        """Mean of one value per task."""
+        return self.ratio(values, [1.0] * self.num_tasks)
+
+    def ratio(self, above: Sequence[float], below: Sequence[float]) -> Interval:
+        """Sum of `above` by sum of `below`, e.g. valid calls by calls; without bounds where a drawn sample has nothing below.
+
+        Raises ValueError where the numbers do not fit, or where nothing at all stands below.
+        """
+        n, total = self.num_tasks, sum(below)
+        if len(above) != n or len(below) != n or total == 0:
+            raise ValueError(f"{len(above)} values over {len(below)} that sum to {total}, for {n} tasks")
+        mean = sum(above) / total
+        sums = [(sum(map(above.__getitem__, drawn)), sum(map(below.__getitem__, drawn))) for drawn in self.draws]
+        if not sums or any(under == 0 for _, under in sums):
+            return Interval(n=n, clusters=n, mean=mean, low=None, high=None)
+        low, high = _bounds([over / under for over, under in sums], mean, clusters=n)
+        return Interval(n=n, clusters=n, mean=mean, low=low, high=high)
+
+
+def wilson(successes: int, n: int) -> tuple[float, float]:
+    """The 95 % Wilson score interval of a share, which stays inside 0 ... 1 and is not empty at its ends (Wilson 1927).
+
+    >>> [round(bound, 3) for bound in wilson(10, 10)]
+    [0.722, 1.0]
+
+    Raises ValueError unless 0 <= successes <= n and n > 0.
+    """
+    if not 0 <= successes <= n or n == 0:
+        raise ValueError(f"{successes} of {n}")
+    share, square = successes / n, _Z_975 * _Z_975
+    middle = (share + square / (2 * n)) / (1 + square / n)
+    reach = _Z_975 / (1 + square / n) * math.sqrt(share * (1 - share) / n + square / (4 * n * n))
+    return middle - reach if successes else 0.0, middle + reach if successes < n else 1.0
+
+
+def _bounds(means: Sequence[float], mean: float, *, clusters: int) -> tuple[float, float]:
+    """The wider of the percentiles and of Student's t with the bootstrap's standard error, see `bootstrap_mean`."""
+    ordered, k = sorted(means), clusters
+    reach = student_t(k - 1) * math.sqrt(k / (k - 1)) * statistics.pstdev(ordered)
+    low, high = ordered[int(0.025 * len(ordered))], ordered[min(len(ordered) - 1, int(0.975 * len(ordered)))]
+    return min(low, mean - reach), max(high, mean + reach)
 
 
 def student_t(degrees: int) -> float:

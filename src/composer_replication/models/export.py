@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
+from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
 
 from composer_replication.core.errors import DataError
@@ -48,3 +51,12 @@ def load_weights(student: Student, folder: Path) -> None:
         raise DataError(
             f"the checkpoint is of another model: {first} does not fit", where=str(path), fix="resume with the run's own student"
         )
+
+
+def weights_sha256(model: Any) -> str:
+    """A hash of every weight, bit for bit: what says which student a run began with, and which one was judged."""
+    digest = hashlib.sha256()
+    for name, parameter in sorted(model.named_parameters()):
+        digest.update(name.encode() + b"\0")
+        digest.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

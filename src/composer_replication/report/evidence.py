@@ -39,7 +39,7 @@ def read_evaluation(path: Path) -> dict[str, Any] | None:
         if not all(map(_is_number, numbers)) or numbers != sorted(numbers):
             what = f"{pair['a']} - {pair['b']} is no interval around a difference: {numbers}"
             raise DataError(what, where=str(path), fix="run the evaluation again")
-    rest = {key: inner for key, inner in value.items() if key not in ("rows", "paired", "notes")}
+    rest = {key: inner for key, inner in value.items() if key not in ("rows", "paired", "notes", "weights_sha256")}
     notes = [str(note) for note in value.get("notes", ())]
     return {"rows": rows, "paired": paired, "notes": notes, "about": dict(flat(rest)), "verdict": verdict(paired)}
 
@@ -72,10 +72,10 @@ def verdict(paired: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"claim": claim, "sentence": told[claim], "reasons": reasons}
 
 
-def difference(paired: Sequence[Mapping[str, Any]], a: str, b: str) -> dict[str, float] | None:
-    """The paired difference a - b of success, also where the file holds it as b - a; None where it holds neither."""
+def difference(paired: Sequence[Mapping[str, Any]], a: str, b: str, *, metric: str = METRIC) -> dict[str, float] | None:
+    """The paired difference a - b of a measure, also where the file holds it as b - a; None where it holds neither."""
     for pair in paired:
-        if pair.get("metric", METRIC) != METRIC:
+        if pair.get("metric", METRIC) != metric:
             continue
         if (pair["a"], pair["b"]) == (a, b):
             return {key: float(pair[key]) for key in ("difference", "low", "high")}

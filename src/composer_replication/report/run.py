@@ -10,6 +10,7 @@ from typing import Any
 from composer_replication.core.codec import read_sessions
 from composer_replication.core.errors import DataError
 from composer_replication.core.rundir import RunDir, open_run
+from composer_replication.report.claims import claims
 from composer_replication.report.data import run_view
 from composer_replication.report.evidence import read_evaluation
 from composer_replication.report.funnel import changed_files, read_object
@@ -32,12 +33,24 @@ def run_report(path: Path, *, work: Path | None = None, num_sites: int = SHOWN_S
     return {
         **run_view(path),
         "platform": run.info().get("platform", ""),
-        "evaluation": read_evaluation(run.evaluation_json),
+        "evaluation": _evaluation(run),
         "watched": tokens,
         "work": work_view(folder, first=list(tokens["sites"]), num_sites=num_sites) if there else None,
         "stale": _stale(run, folder) if there else [],
         "samples": samples(run),
     }
+
+
+def _evaluation(run: RunDir) -> dict[str, Any] | None:
+    """The evaluation with what it supports; one that is of an earlier checkpoint says so."""
+    found = read_evaluation(run.evaluation_json)
+    if found is None:
+        return None
+    kept, judged = run.checkpoints(), found["about"].get("steps.after")
+    if kept and judged is not None and judged != kept[-1][0]:
+        told = f"This evaluation is of the student after {judged} steps; the run's newest checkpoint is of {kept[-1][0]}: evaluate again."
+        found["notes"] = [told, *found["notes"]]
+    return {**found, "claims": claims(found)}
 
 
 def _stale(run: RunDir, work: Path) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from composer_replication.report.charts import Line, interval_chart, line_chart
+from composer_replication.report.claims import FAMILY_TITLES
 from composer_replication.report.evidence import signed
 from composer_replication.report.html import Child, Html, document, el, join, plural, table
 from composer_replication.report.page import MAX_BYTES, contents, facts, fitted, funnel, number, reading, section
@@ -23,6 +24,12 @@ LOSS = {
 }
 COLUMNS = ("name", "n", "success", "targeted_mistakes_per_episode", "other_mistakes_per_episode")
 ENDS = ("_low", "_high")
+GROUPS = {
+    "families": "families of mistakes: share of the episodes (n) in which each was possible",
+    "cells": "success by what a task holds: A = another name than the habit's, B = a file to be found",
+    "kinds": "success by kind of task",
+    "mistakes": "mistakes per episode, by kind",
+}
 NO_EVALUATION = "No evaluation was run, so nothing is claimed about the trained model. A loss that falls is no evidence of learning."
 IMPORTED = "training on them is context distillation, and the terms of the model that wrote a log may restrict it."
 LOUD = ("starved", "dead", "stopped", "torn_line", "resume", "guard", "restored")
@@ -91,21 +98,49 @@ def _result(evaluation: Mapping[str, Any] | None) -> Html:
         el("ul", [el("li", reason) for reason in verdict["reasons"]]),
         cls=f"verdict {verdict['claim']}",
     )
-    charts = [chart for chart in (_success(evaluation["rows"]), _differences(evaluation["paired"])) if chart is not None]
+    told = [el("li", claim.text, cls=None if claim.holds else "quiet") for claim in evaluation["claims"]]
+    rows = evaluation["rows"]
+    charts = [
+        chart
+        for chart in (_success(rows), _differences(evaluation["paired"]), *(_counts(rows, name) for name in COLUMNS[3:]), *_families(rows))
+        if chart is not None
+    ]
     notes = [el("p", text, cls="note") for text in evaluation["notes"]]
     about = facts([(name, str(value)) for name, value in evaluation["about"].items()])
     return join(
-        box, notes, about, el("div", charts, cls="grid") if charts else None, _rows(evaluation["rows"]), _paired(evaluation["paired"])
+        box,
+        el("ul", told, cls="claims") if told else None,
+        notes,
+        about,
+        el("div", charts, cls="grid") if charts else None,
+        _rows(rows),
+        _paired(evaluation["paired"]),
     )
 
 
 def _success(rows: Sequence[Mapping[str, Any]]) -> Html | None:
-    drawn = [
-        (str(r["name"]), r["success"], r["success_low"], r["success_high"])
-        for r in rows
-        if all(_is_number(r.get(f"success{e}")) for e in ("", *ENDS))
-    ]
+    drawn = _drawn(rows, "success")
     return interval_chart("success on held-out tasks, with intervals", drawn, low=0.0, high=1.0) if drawn else None
+
+
+def _counts(rows: Sequence[Mapping[str, Any]], name: str) -> Html | None:
+    """A count per episode, from zero to the largest bound."""
+    drawn = _drawn(rows, name)
+    most = max((high for *_, high in drawn), default=0.0)
+    return interval_chart(name.replace("_", " "), drawn, low=0.0, high=most) if most > 0 else None
+
+
+def _families(rows: Sequence[Mapping[str, Any]]) -> list[Html]:
+    """One chart per family of mistakes: how often it was made where it was possible."""
+    groups = [{"name": row["name"], **row["families"]} for row in rows if isinstance(row.get("families"), Mapping)]
+    found = [(made, title, _drawn(groups, made)) for made, title in FAMILY_TITLES.items()]
+    return [interval_chart(f"{title}, where possible", drawn, low=0.0, high=1.0) for _, title, drawn in found if drawn]
+
+
+def _drawn(rows: Sequence[Mapping[str, Any]], name: str) -> list[tuple[str, float, float, float]]:
+    """The rows that hold a measure with both its bounds."""
+    keys = [f"{name}{end}" for end in ("", *ENDS)]
+    return [(str(r["name"]), *(r[key] for key in keys)) for r in rows if all(_is_number(r.get(key)) for key in keys)]
 
 
 def _differences(paired: Sequence[Mapping[str, Any]]) -> Html | None:
@@ -121,23 +156,21 @@ def _is_number(value: Any) -> bool:
 
 
 def _rows(rows: Sequence[Mapping[str, Any]]) -> Html:
-    """Every number of every row; an interval stands in brackets behind its number."""
-    flat = [_flat(row) for row in rows]
-    names = list(dict.fromkeys([*(c for c in COLUMNS if any(c in row for row in flat)), *(key for row in flat for key in row)]))
+    """Every number of every row, in a table of their own for each group (families, say); an interval stands behind its number."""
+    groups = list(dict.fromkeys(key for row in rows for key, value in row.items() if isinstance(value, Mapping)))
+    plain = [{key: value for key, value in row.items() if not isinstance(value, Mapping)} for row in rows]
+    tables = [_row_table(plain, caption="rows")]
+    for group in groups:
+        inner = [{"name": row["name"], **{f"{group} {key}": value for key, value in row.get(group, {}).items()}} for row in rows]
+        tables.append(_row_table(inner, caption=GROUPS.get(group, group)))
+    return join(tables)
+
+
+def _row_table(rows: Sequence[Mapping[str, Any]], *, caption: str) -> Html:
+    names = list(dict.fromkeys([*(c for c in COLUMNS if any(c in row for row in rows)), *(key for row in rows for key in row)]))
     names = [n for n in names if not (n.endswith(ENDS) and n.rsplit("_", 1)[0] in names)]
-    lines = [[_value(row, name) for name in names] for row in flat]
-    return table(lines, head=[n.replace("_", " ") for n in names], numbers=range(1, len(names)), caption="rows")
-
-
-def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with its nested groups (mistakes by family, say) as columns of their own."""
-    found: dict[str, Any] = {}
-    for key, value in row.items():
-        if isinstance(value, Mapping):
-            found.update({f"{key} {inner}": v for inner, v in value.items()})
-        else:
-            found[key] = value
-    return found
+    lines = [[_value(row, name) for name in names] for row in rows]
+    return table(lines, head=[n.replace("_", " ") for n in names], numbers=range(1, len(names)), caption=caption)
 
 
 def _value(row: Mapping[str, Any], name: str) -> str:

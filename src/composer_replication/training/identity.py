@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import Any
-
-import torch
 
 from composer_replication.core.jsonl import dumps
+from composer_replication.models.export import weights_sha256
 from composer_replication.tokens.example import PreferencePair, TrainingExample, example_to_json, pair_to_json
+
+__all__ = ["data_sha256", "weights_sha256"]
 
 
 def data_sha256(examples: Iterable[TrainingExample], pairs: Iterable[PreferencePair]) -> str:
@@ -17,13 +17,4 @@ def data_sha256(examples: Iterable[TrainingExample], pairs: Iterable[PreferenceP
     digest = hashlib.sha256()
     for value in (*map(example_to_json, examples), *map(pair_to_json, pairs)):
         digest.update(dumps(value).encode("utf-8", "surrogatepass") + b"\n")
-    return digest.hexdigest()
-
-
-def weights_sha256(model: Any) -> str:
-    """A hash of every weight, bit for bit."""
-    digest = hashlib.sha256()
-    for name, parameter in sorted(model.named_parameters()):
-        digest.update(name.encode() + b"\0")
-        digest.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

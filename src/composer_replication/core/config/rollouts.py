@@ -41,12 +41,17 @@ class ReplaySettings(Settings):
 
 
 class EvaluateSettings(Settings):
-    """How a student is measured: on tasks that no training saw, without any hint."""
+    """How a student is measured: on tasks that no training saw, without any hint. All intervals are 95 % intervals."""
 
     tasks: int = Field(default=192, gt=0)
     split: Literal["heldout", "monitor", "words"] = "heldout"
     """"heldout" = other tasks and other tool sets; "words" = also file and value names that stand in no training task."""
+    level: Literal[1, 2] = 1
+    """Level of the student's habits: decides the words that stand beside the results, nothing else."""
+    targeted_kinds: tuple[str, ...] = ("unknown_tool", "bad_arguments")
+    """Kinds of mistakes that hints spoke about; every other kind counts among the other mistakes."""
     temperature: float = Field(default=1.0, ge=0.0)
     samples: int = Field(default=2000, ge=200)
     """Bootstrap samples of an interval."""
-    confidence: float = Field(default=0.95, gt=0.5, lt=1.0)
+    workers: int = Field(default=1, gt=0)
+    """Students that are played at the same time, each in a process of its own; the numbers do not depend on it."""

@@ -1,0 +1,101 @@
+"""`recompose evaluate`: play a run's student, its start and its controls on the same unseen tasks -> evaluation.json."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from composer_replication.cli.flags import Common
+from composer_replication.cli.job import Job, open_job
+from composer_replication.cli.problems import UsageError
+from composer_replication.cli.show_run import run_folder
+from composer_replication.core.codec import write_sessions
+from composer_replication.core.errors import need
+from composer_replication.core.jsonl import write_json
+from composer_replication.core.rundir import RunDir, open_run
+from composer_replication.report.claims import claims
+from composer_replication.report.evidence import read_evaluation, signed
+
+if TYPE_CHECKING:
+    from composer_replication.evaluation.players import Player, Shown
+
+EPISODES = "evaluation"
+"""Folder of the run that holds what each row played, <name>.jsonl."""
+
+
+def evaluate(
+    run: str = "", /, *, against: Annotated[tuple[str, ...], Parameter(consume_multiple=False)] = (), common: Common = Common()
+) -> int:
+    """Play a run's newest checkpoint ("after") and its start ("before") on tasks that no training saw, without hints.
+
+    Parameters
+    ----------
+    run
+        Run folder or name; none = the latest run.
+    against
+        NAME=RUN: a further row, e.g. placebo=runs/placebo or more_sft=runs/more_sft; may be repeated.
+    """
+    job = open_job(common)
+    for package in ("torch", "transformers"):
+        need(package, extra="train")
+    from composer_replication.core.config.base import stage_seed
+    from composer_replication.evaluation.players import check_players, play_all, player_of, start_of
+    from composer_replication.evaluation.table import AFTER, evaluation_table
+
+    folder = open_run(run_folder(job, run))
+    after = player_of(folder, name=AFTER)
+    others = [player_of(open_run(run_folder(job, where)), name=name) for name, where in map(_named, against)]
+    players = [start_of(after), after, *others]
+    notes, seed = check_players(after, others), stage_seed(job.config.seed, "evaluate")
+    settings = job.config.evaluate
+    job.screen.line(f" {folder.path.name}: {settings.tasks} {settings.split} tasks for each of {', '.join(p.name for p in players)}")
+    wrote = [folder.evaluation_json, *(_episodes(folder, player) for player in players)]
+    if job.dry_run:
+        return job.finish({"rows": [p.name for p in players], "notes": notes}, wrote=wrote)
+    shown = play_all(players, settings=settings, limits=after.config.rollouts, seed=seed, on_played=lambda s: _tell(job, s))
+    for player, row in zip(players, shown, strict=True):
+        write_sessions(_episodes(folder, player), [played.session for played in row.played])
+    table = evaluation_table({row.name: row.played for row in shown}, settings=settings, seed=seed, notes=notes)
+    table["steps"] = {player.name: player.steps for player in players}
+    table["weights_sha256"] = {row.name: row.weights_sha256 for row in shown}
+    write_json(folder.evaluation_json, table)
+    _show(job, folder.evaluation_json)
+    return job.finish(table, wrote=wrote[:1], next_command=f"{job.command('report')} {folder.path.name}")
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, equals, run = text.partition("=")
+    if not (name and equals and run) or Path(name).name != name or name.startswith("."):
+        raise UsageError(f"not NAME=RUN: {text}", where="--against", fix="write, say, --against placebo=runs/placebo")
+    return name, run
+
+
+def _episodes(run: RunDir, player: Player) -> Path:
+    return run.path / EPISODES / f"{player.name}.jsonl"
+
+
+def _tell(job: Job, shown: Shown) -> None:
+    job.screen.detail(f" played   {shown.name}: {len(shown.played)} episodes, weights {shown.weights_sha256[:12]}")
+
+
+def _show(job: Job, path: Path) -> None:
+    """The table and what follows from it, as the page says it."""
+    evaluation: dict[str, Any] = read_evaluation(path) or {}
+    names = ("success", "targeted_mistakes_per_episode", "other_mistakes_per_episode")
+    lines = [(row["name"], str(row["n"]), *(_cell(row, name) for name in names)) for row in evaluation["rows"]]
+    job.screen.table(lines, head=("row", "n", "success", "targeted mistakes", "other mistakes"))
+    for pair in evaluation["paired"]:
+        if "metric" not in pair:
+            job.screen.line(f" {pair['a']} - {pair['b']}: {signed(pair['difference'])}  [{signed(pair['low'])}, {signed(pair['high'])}]")
+    job.screen.line(f" {evaluation['verdict']['sentence']}", style="bold")
+    for claim in claims(evaluation):
+        job.screen.line(f" {claim.text}", style="" if claim.holds else "dim")
+    for note in evaluation["notes"]:
+        job.screen.line(f" note     {note}", style="dim")
+
+
+def _cell(row: dict[str, Any], name: str) -> str:
+    low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
+    return f"{row[name]:.3f}" + (f" [{low:.3f}, {high:.3f}]" if low is not None and high is not None else "")

@@ -1,0 +1,147 @@
+"""Who is judged: the newest checkpoint of a run, and the student it started from; each is loaded, hashed, and played.
+
+    after = player_of(open_run(path), name="after")
+    before = start_of(after)
+    shown = play_all([before, after], settings=config.evaluate, limits=config.rollouts, seed=seed)
+    shown[0].name, shown[0].weights_sha256, shown[0].played[0].reward
+
+What a run holds is read from its files: the judge does not import the trainer. A placebo that is none is refused: a run that nulls
+no signal, another start, other steps, or the same weights as the run that it is to be compared with.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from composer_replication.core.config.rollouts import EvaluateSettings, RolloutSettings
+from composer_replication.core.config.root import Config
+from composer_replication.core.errors import DataError
+from composer_replication.core.rundir import RunDir
+from composer_replication.evaluation.success import Played, play_tasks
+from composer_replication.evaluation.table import AFTER, BEFORE, PLACEBO
+from composer_replication.models.export import load_weights, weights_sha256
+from composer_replication.models.load import load_student
+from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
+from composer_replication.tokens.hf import load_tokenizer
+from composer_replication.tokens.renderer import Renderer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Player:
+    """One student by its files: a checkpoint, or with `steps` = 0 what the run started from; `config` is the run's own."""
+
+    name: str
+    config: Config
+    checkpoint: Path
+    steps: int
+    start_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What one student did, and the hash of the weights that did it."""
+
+    name: str
+    weights_sha256: str
+    played: tuple[Played, ...]
+
+
+def player_of(run: RunDir, *, name: str) -> Player:
+    """The student of a run's newest checkpoint; raises DataError where the run kept none."""
+    kept = run.checkpoints()
+    if not kept:
+        raise DataError("the run kept no checkpoint", where=str(run.path), fix="train to the first checkpoint (train.checkpoint_every)")
+    steps, folder = kept[-1]
+    try:
+        start_sha256 = str(json.loads((folder / "trainer.json").read_text("utf-8"))["start_sha256"])
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"the checkpoint does not say what it started from: {error!r}", where=str(folder), fix="train again") from error
+    return Player(name=name, config=Config.model_validate(run.resolved()), checkpoint=folder, steps=steps, start_sha256=start_sha256)
+
+
+def start_of(player: Player) -> Player:
+    """The student that a run began with."""
+    return replace(player, name=BEFORE, steps=0)
+
+
+def check_players(after: Player, others: Sequence[Player]) -> list[str]:
+    """What has to be said beside the table about runs that differ; raises DataError for rows that are not what their name says."""
+    notes: list[str] = []
+    names = [BEFORE, AFTER, *(player.name for player in others)]
+    for player in others:
+        where = f"{player.name} = {player.checkpoint.parent.parent}"
+        if names.count(player.name) > 1:
+            raise DataError(f"two rows are named {player.name!r}", where=where, fix="give each run a name of its own")
+        if player.start_sha256 != after.start_sha256:
+            raise DataError("that run started from another student", where=where, fix="train it from the same student and seed")
+        nulled = player.config.train.placebo
+        if PLACEBO in player.name:
+            if not nulled:
+                raise DataError("a placebo that nulls no signal", where=where, fix="train it with train.placebo")
+            if player.steps != after.steps:
+                what = f"a placebo of {player.steps} steps, the run has {after.steps}"
+                raise DataError(what, where=where, fix="train both for the same number of steps")
+        elif player.steps != after.steps:
+            notes.append(f"{player.name} was trained for {player.steps} steps, {AFTER} for {after.steps}.")
+        if nulled:
+            notes.append(f"{player.name}: signals nulled: {', '.join(nulled)}.")
+    if after.config.train.placebo:
+        notes.append(f"{AFTER} is itself a placebo: signals nulled: {', '.join(after.config.train.placebo)}.")
+    return notes
+
+
+def play_all(
+    players: Sequence[Player],
+    *,
+    settings: EvaluateSettings,
+    limits: RolloutSettings,
+    seed: int,
+    on_played: Callable[[Shown], None] = lambda shown: None,
+) -> list[Shown]:
+    """Let every player play the same tasks, `settings.workers` of them at a time; the episodes do not depend on how many.
+
+    Raises DataError where a start is not the one its run began with, or where two rows are of the same weights.
+    """
+    one = partial(play_one, settings=settings, limits=limits, seed=seed)
+    shown: list[Shown] = []
+    for found in _in_order(one, players, workers=min(settings.workers, len(players))):
+        twin = next((earlier for earlier in shown if earlier.weights_sha256 == found.weights_sha256), None)
+        if twin is not None:
+            what = f"{found.name!r} and {twin.name!r} are the same student, weight by weight"
+            raise DataError(what, fix="give another run: a student says nothing when it is compared with itself")
+        shown.append(found)
+        on_played(found)
+    return shown
+
+
+def play_one(player: Player, *, settings: EvaluateSettings, limits: RolloutSettings, seed: int) -> Shown:
+    """Load one student from its files and play it; what is returned was played in this call."""
+    how = player.config.student
+    tokenizer = load_tokenizer(str(player.checkpoint))
+    student = load_student(how, tokenizer=tokenizer, seed=player.config.seed)
+    if weights_sha256(student.model) != player.start_sha256:
+        what = "the student the run started from is not the one that is loaded now"
+        raise DataError(what, where=how.model, fix="put the start weights back, or train again")
+    if player.steps:
+        load_weights(student, player.checkpoint)
+    renderer = Renderer.for_tokenizer(tokenizer, family=how.template)
+    with Sandbox() as sandbox:
+        played = play_tasks(
+            student.model, renderer=renderer, settings=settings, limits=limits, seed=seed, sandbox=sandbox, author=player.name
+        )
+    return Shown(name=player.name, weights_sha256=weights_sha256(student.model), played=tuple(played))
+
+
+def _in_order(one: Callable[[Player], Shown], players: Sequence[Player], *, workers: int) -> Iterator[Shown]:
+    if workers == 1:
+        yield from map(one, players)
+        return
+    # Fresh processes: a fork of a process that has used PyTorch's threads may hang.
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(one, players)

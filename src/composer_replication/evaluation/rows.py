@@ -1,0 +1,173 @@
+"""From episodes to numbers: one row per student, and differences between two students over the same tasks.
+
+    row("after", played, targeted=kinds, draws=draws)
+    -> {"name": "after", "n": 192, "success": 0.61, "success_low": 0.54, "success_high": 0.68, "targeted_mistakes_per_episode": 0.2, ...}
+    paired("after", after, "before", before, targeted=kinds, seed=7)
+    -> [{"a": "after", "b": "before", "difference": 0.27, "low": 0.19, "high": 0.35, "n": 192}, {..., "metric": "A_made"}, ...]
+
+Intervals are 95 %: Wilson for shares of episodes, bootstrap over tasks for everything else. Families, see `WorkshopEnv.measures`:
+A = a wrong name (targeted by hints), B = a needless listing (preference), C = the last test left out (policy); each is a share of the
+episodes in which that mistake was possible.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Sequence
+from typing import Any
+
+from composer_replication.core.config.base import stage_seed
+from composer_replication.core.errors import DataError
+from composer_replication.evaluation.recurrence import mistakes_of
+from composer_replication.evaluation.stats import RESAMPLES, Interval, Resamples, wilson
+from composer_replication.evaluation.success import Played, is_success
+
+FAMILIES = ("A", "B", "C")
+SUCCESS, TARGETED, OTHER = "success", "targeted_mistakes_per_episode", "other_mistakes_per_episode"
+_RULE_OF_THREE = 3.0  # upper 95 % bound of a count of which none was seen (Hanley and Lippman-Hand 1983)
+
+
+def row(name: str, played: Sequence[Played], *, targeted: Collection[str], draws: Resamples) -> dict[str, Any]:
+    """Every number of one student; `draws` holds bootstrap samples of as many tasks. Raises DataError for a task that was played twice."""
+    _check_tasks(name, played)
+    n = len(played)
+    counted = [mistakes_of(p.session, targeted=targeted) for p in played]
+    calls = [float(sum(len(turn.calls) for turn in p.session.turns)) for p in played]
+    messages = [float(sum(turn.role == "assistant" for turn in p.session.turns)) for p in played]
+    entropies = [p.entropy * p.tokens if p.entropy is not None else 0.0 for p in played]
+    kinds = sum((Counter(c.kinds) for c in counted), Counter[str]())
+    return {
+        "name": name,
+        "n": n,
+        **_share(SUCCESS, [is_success(p) for p in played]),
+        **_per_episode(TARGETED, [float(c.targeted) for c in counted], draws),
+        **_per_episode(OTHER, [float(c.other) for c in counted], draws),
+        **_ratio("valid_call_rate", [p.measures["valid_calls"] for p in played], calls, draws),
+        **_ratio("changing_call_rate", [p.measures["changing_calls"] for p in played], calls, draws),
+        **_ratio("entropy", entropies, [float(p.tokens) for p in played], draws),
+        **_interval("length", draws.mean([float(p.tokens) for p in played])),
+        **_interval("turns", draws.mean(messages)),
+        "finished": sum(p.ended == "done" for p in played) / n,
+        "families": {key: value for family in FAMILIES for key, value in _family(family, played).items()},
+        "cells": _groups(played, cell),
+        "kinds": _groups(played, lambda p: p.kind),
+        "mistakes": {kind: kinds[kind] / n for kind in sorted(kinds)},
+    }
+
+
+def paired(
+    a_name: str,
+    a: Sequence[Played],
+    b_name: str,
+    b: Sequence[Played],
+    *,
+    targeted: Collection[str],
+    seed: int,
+    samples: int = RESAMPLES,
+) -> list[dict[str, Any]]:
+    """a - b over the tasks that both played: success first and without "metric", then each measure under its name.
+
+    A family is compared on the tasks where its mistake was possible for both. For mistakes the ratio a / b stands beside the
+    difference. Raises DataError where the two did not play the same tasks, each once.
+    """
+    _check_tasks(a_name, a)
+    _check_tasks(b_name, b)
+    ours, theirs = {p.task_id: p for p in a}, {p.task_id: p for p in b}
+    if ours.keys() != theirs.keys():
+        apart = len(ours.keys() ^ theirs.keys())
+        what = f"{a_name} and {b_name} did not play the same tasks: {apart} were played by one of them only"
+        raise DataError(what, fix="play both with the same seed, split and number of tasks")
+    pairs = [(ours[task_id], theirs[task_id]) for task_id in sorted(ours)]
+    values: dict[str, Callable[[Played], float]] = {
+        SUCCESS: lambda p: float(is_success(p)),
+        TARGETED: lambda p: float(mistakes_of(p.session, targeted=targeted).targeted),
+        OTHER: lambda p: float(mistakes_of(p.session, targeted=targeted).other),
+    }
+    found: list[dict[str, Any]] = []
+    all_draws = Resamples.of(len(pairs), seed=stage_seed(seed, "paired"), samples=samples)
+    for metric, value in values.items():
+        left, right = [value(x) for x, _ in pairs], [value(y) for _, y in pairs]
+        entry = _difference(a_name, b_name, metric, left, right, all_draws)
+        found.append(entry | (_times(left, right, all_draws) if metric != SUCCESS else {}))
+    for family in FAMILIES:
+        open_pairs = [(x, y) for x, y in pairs if x.measures[f"{family}_open"] and y.measures[f"{family}_open"]]
+        if len(open_pairs) > 1:
+            draws = Resamples.of(len(open_pairs), seed=stage_seed(seed, f"paired:{family}"), samples=samples)
+            made = f"{family}_made"
+            found.append(_difference(a_name, b_name, made, *_columns(open_pairs, made), draws))
+    return [entry for entry in found if entry["low"] is not None]
+
+
+def cell(played: Played) -> str:
+    """Which traps a task holds: "none", "A" (another name than the habit's), "B" (a file to be found) or "A+B"."""
+    return "+".join(f for f in ("A", "B") if played.measures[f"{f}_open"]) or "none"
+
+
+def _check_tasks(name: str, played: Sequence[Played]) -> None:
+    if not played:
+        raise DataError(f"{name} played no task", fix="set evaluate.tasks")
+    counts = Counter(p.task_id for p in played)
+    twice = [task_id for task_id, count in counts.items() if count > 1]
+    if twice:
+        raise DataError(f"{name} played {twice[0]} {counts[twice[0]]} times", fix="play each task once")
+
+
+def _columns(pairs: Sequence[tuple[Played, Played]], measure: str) -> tuple[list[float], list[float]]:
+    return [x.measures[measure] for x, _ in pairs], [y.measures[measure] for _, y in pairs]
+
+
+def _difference(a: str, b: str, metric: str, left: Sequence[float], right: Sequence[float], draws: Resamples) -> dict[str, Any]:
+    interval = draws.mean([x - y for x, y in zip(left, right, strict=True)])
+    named = {} if metric == SUCCESS else {"metric": metric}
+    return {"a": a, "b": b, **named, "difference": interval.mean, "low": interval.low, "high": interval.high, "n": interval.n}
+
+
+def _times(left: Sequence[float], right: Sequence[float], draws: Resamples) -> dict[str, float | None]:
+    """left / right with its interval; nothing where right holds none, or so few that a sample of tasks may hold none."""
+    if not sum(right):
+        return {}
+    ratio = draws.ratio(left, right)
+    high = ratio.high
+    if high is not None and not sum(left):  # none was seen, which does not say that there are none
+        high = _RULE_OF_THREE / sum(right)
+    low = None if ratio.low is None else max(0.0, ratio.low)
+    return {"ratio": ratio.mean, "ratio_low": low, "ratio_high": high}
+
+
+def _share(name: str, hits: Sequence[bool]) -> dict[str, float]:
+    low, high = wilson(sum(hits), len(hits))
+    return {name: sum(hits) / len(hits), f"{name}_low": low, f"{name}_high": high}
+
+
+def _interval(name: str, interval: Interval) -> dict[str, float | None]:
+    return {name: interval.mean, f"{name}_low": interval.low, f"{name}_high": interval.high}
+
+
+def _per_episode(name: str, counts: Sequence[float], draws: Resamples) -> dict[str, float | None]:
+    """A mean count; it is not below zero, and a count of which none was seen is bounded by the rule of three."""
+    found = _interval(name, draws.mean(counts))
+    low, high = found[f"{name}_low"], found[f"{name}_high"]
+    if low is not None and high is not None:
+        found |= {f"{name}_low": max(0.0, low), f"{name}_high": high if sum(counts) else _RULE_OF_THREE / len(counts)}
+    return found
+
+
+def _ratio(name: str, above: Sequence[float], below: Sequence[float], draws: Resamples) -> dict[str, float | None]:
+    """A ratio of sums over all episodes, None where there is nothing to divide by."""
+    return _interval(name, draws.ratio(above, below)) if sum(below) else {name: None}
+
+
+def _family(family: str, played: Sequence[Played]) -> dict[str, float]:
+    made = [p.measures[f"{family}_made"] > 0 for p in played if p.measures[f"{family}_open"]]
+    return {f"{family}_n": len(made), **(_share(f"{family}_made", made) if made else {})}
+
+
+def _groups(played: Sequence[Played], key: Callable[[Played], Hashable]) -> dict[str, float]:
+    """Success and number of episodes by group: {"set": 0.4, "set_n": 70, ...}."""
+    groups: dict[str, list[bool]] = {}
+    for p in played:
+        groups.setdefault(str(key(p)), []).append(is_success(p))
+    found: dict[str, float] = {}
+    for name in sorted(groups):
+        found |= {**_share(name, groups[name]), f"{name}_n": len(groups[name])}
+    return found

@@ -1,0 +1,147 @@
+"""Play a student on tasks that no training saw, without any hint, and keep every episode.
+
+    played = play_tasks(student.model, renderer=renderer, settings=config.evaluate, limits=config.rollouts, seed=seed, sandbox=sandbox)
+    played[0]           -> Played(task_id="workshop-heldout-set-0c2...", kind="set", reward=1.0, ended="done", entropy=0.41, ...)
+    is_success(played[0])
+
+The tasks follow from the seed and the settings alone, so every student that is compared plays the same ones, and each task has its
+own stream of random numbers. There is no argument through which a hint could come, and every episode is checked for one afterwards
+(evaluation/unaided.py). Nothing is stored between calls: what is counted was played in this call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from composer_replication.core.config.base import stage_seed
+from composer_replication.core.config.rollouts import EvaluateSettings, RolloutSettings
+from composer_replication.core.errors import ConfigError, DataError
+from composer_replication.core.trace import Session
+from composer_replication.evaluation.unaided import check_replay, check_unaided
+from composer_replication.rollouts.envs.workshop.env import WorkshopEnv
+from composer_replication.rollouts.envs.workshop.episodes import Player, play
+from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
+from composer_replication.rollouts.envs.workshop.tasks import Task, make_tasks
+from composer_replication.rollouts.episode import Voice
+from composer_replication.rollouts.meter import Meter
+from composer_replication.rollouts.sampler import Sampling, sample_rollouts
+from composer_replication.tokens.renderer import Renderer
+
+LABEL = "evaluate:"
+"""Begins every session's id. It is the same for all students, so that they draw from the same streams of random numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """One finished episode of one task; `entropy` is in nats per sampled token, None where the player had no tokens.
+
+    `ended` is "done" where the environment ended it. The entropy is estimated as the mean of -log p over what was sampled, which
+    has the right expectation at temperature 1 only. `measures` are the environment's counts, see `WorkshopEnv.measures`.
+    """
+
+    task_id: str
+    kind: str
+    reward: float
+    ended: str
+    measures: Mapping[str, float]
+    entropy: float | None
+    tokens: int
+    session: Session
+
+
+def is_success(played: Played) -> bool:
+    """Whether the student said it was done, and everything was right: an episode that did not finish never counts."""
+    return played.ended == "done" and played.reward >= 1.0
+
+
+def play_tasks(
+    model: Any,
+    *,
+    renderer: Renderer,
+    settings: EvaluateSettings,
+    limits: RolloutSettings,
+    seed: int,
+    sandbox: Sandbox,
+    author: str = "student",
+    meter: Meter | None = None,
+) -> list[Played]:
+    """One episode on each task of the seed; the same seed, settings and weights give the same episodes bit for bit on a CPU.
+
+    Runs on one thread: sums depend on how many there are. `limits` bounds messages and episodes as in training. Raises ConfigError
+    for training tasks, DataError where anything but the task and its results stood in a student's context.
+    """
+    tasks = evaluation_tasks(settings, seed=seed)
+    sampling = Sampling(
+        temperature=settings.temperature,
+        max_new_tokens=limits.max_new_tokens,
+        max_context_tokens=limits.max_context_tokens,
+        batch_episodes=limits.batch_episodes,
+        seed=stage_seed(seed, "evaluate"),
+    )
+    envs = [WorkshopEnv(task, sandbox=sandbox) for task in tasks]
+    with one_thread():
+        rollouts = sample_rollouts(model, envs, renderer=renderer, settings=sampling, author=author, label=LABEL, meter=meter)
+    voice = Voice.of(renderer, author=author)
+    for task, rollout in zip(tasks, rollouts, strict=True):
+        check_replay(rollout, task, voice=voice, sandbox=sandbox)
+    return [played_of(task, r.session, measures=r.measures, ended=r.ended) for task, r in zip(tasks, rollouts, strict=True)]
+
+
+def evaluation_tasks(settings: EvaluateSettings, *, seed: int) -> list[Task]:
+    """The tasks of an evaluation seed, all different, every one of a split that training never touches."""
+    tasks = make_tasks(settings.tasks, seed=stage_seed(seed, "evaluate"), split=settings.split)
+    check_split(tasks)
+    return tasks
+
+
+def check_split(tasks: Sequence[Task]) -> None:
+    """Raise ConfigError where a task is one to train on."""
+    seen = next((task for task in tasks if task.split == "train"), None)
+    if seen is not None:
+        raise ConfigError(f"{seen.id} is a training task", where="evaluate.split", fix='use "heldout", "words" or "monitor"')
+
+
+def played_of(task: Task, session: Session, *, measures: Mapping[str, float], ended: str) -> Played:
+    """A finished episode as the judge counts it; raises ConfigError for a training task, DataError where the student had help."""
+    check_split([task])
+    check_unaided(session, task)
+    if session.outcome is None:
+        raise DataError("the episode has no reward", where=session.id, fix="play it to its end")
+    written = [turn.sampled for turn in session.turns if turn.sampled is not None]
+    tokens = sum(len(sampled.ids) for sampled in written)
+    return Played(
+        task_id=task.id,
+        kind=task.kind,
+        reward=session.outcome,
+        ended=ended,
+        measures=dict(measures),
+        entropy=-sum(sum(sampled.logprobs) for sampled in written) / tokens if tokens else None,
+        tokens=tokens,
+        session=session,
+    )
+
+
+def play_scripted(player: Player, *, settings: EvaluateSettings, seed: int, sandbox: Sandbox) -> list[Played]:
+    """The same tasks played by a script, whose numbers are known beforehand: an oracle's success is 1."""
+    found: list[Played] = []
+    for task in evaluation_tasks(settings, seed=seed):
+        env = WorkshopEnv(task, sandbox=sandbox)
+        session = play(env, player, session_id=f"{LABEL}{task.id}:0")
+        found.append(played_of(task, session, measures=env.measures(), ended="done"))
+    return found
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """PyTorch on one thread for the time of a block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,70 @@
+"""evaluation.json: the rows, the paired differences, and the words that must stand beside them.
+
+    table = evaluation_table({"after": ..., "before": ..., "placebo": ...}, settings=config.evaluate, seed=seed)
+    table["rows"][0]["name"], table["paired"][0]["b"]        # "after", "before"
+
+A claim about a channel needs its own placebo: a row "hint" is also compared with "hint_placebo" where there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from composer_replication.core.config.base import stage_seed
+from composer_replication.core.config.rollouts import EvaluateSettings
+from composer_replication.core.errors import DataError
+from composer_replication.evaluation.rows import paired, row
+from composer_replication.evaluation.stats import Resamples
+from composer_replication.evaluation.success import Played
+from composer_replication.rollouts.envs.workshop.demonstrators import LEVELS
+
+BEFORE, AFTER, PLACEBO = "before", "after", "placebo"
+ORDER = (BEFORE, "more_sft", PLACEBO, AFTER)
+PLACEBO_OF = "_placebo"
+HINTS_ARE_TAUGHT = (
+    "That a hint is followed was taught to the workshop's students in their warm-up. What the hint channel adds is the same behaviour"
+    " without the hint; how well hints are followed by a model that was not taught to is not shown here."
+)
+HOW_MEASURED = (
+    "One episode per task and student, no hint in any context; 95 % intervals: Wilson for shares, bootstrap over tasks for the rest."
+)
+
+
+def evaluation_table(
+    rows: Mapping[str, Sequence[Played]],
+    *,
+    settings: EvaluateSettings,
+    seed: int,
+    notes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """What evaluation.json holds; raises DataError without "before" and "after", or where the rows are not of the same tasks."""
+    missing = [name for name in (BEFORE, AFTER) if name not in rows]
+    if missing:
+        raise DataError(f"no episodes of {missing[0]!r}", fix="play the student before and after the training")
+    names = [*(name for name in ORDER if name in rows), *(name for name in rows if name not in ORDER)]
+    draws = Resamples.of(len(rows[AFTER]), seed=stage_seed(seed, "rows"), samples=settings.samples)
+    compared = {"targeted": settings.targeted_kinds, "seed": seed, "samples": settings.samples}
+    pairs = [entry for a, b in pairs_of(names) for entry in paired(a, rows[a], b, rows[b], **compared)]
+    return {
+        "rows": [row(name, rows[name], targeted=settings.targeted_kinds, draws=draws) for name in names],
+        "paired": sorted(pairs, key=lambda entry: "metric" in entry),
+        "notes": [LEVELS[settings.level].text, HINTS_ARE_TAUGHT, HOW_MEASURED, *notes],
+        "seed": seed,
+        "split": settings.split,
+        "level": settings.level,
+        "n": settings.tasks,
+        "temperature": settings.temperature,
+        "targeted_kinds": list(settings.targeted_kinds),
+    }
+
+
+def pairs_of(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Which rows are compared: "after" with every other, every other with "before", and a channel with its own placebo.
+
+    >>> pairs_of(["before", "placebo", "after"])
+    [('after', 'before'), ('after', 'placebo'), ('placebo', 'before')]
+    """
+    others = [name for name in names if name not in (BEFORE, AFTER)]
+    controls = [(name, name + PLACEBO_OF) for name in others if name + PLACEBO_OF in others]
+    return [(AFTER, BEFORE), *((AFTER, name) for name in others), *((name, BEFORE) for name in others), *controls]

@@ -1,0 +1,110 @@
+"""What an evaluation supports beside success: mistakes, families, and whether the channels add up; each only as far as its interval goes.
+
+    claims(read_evaluation(path))
+    -> [Claim(text="The hinted mistakes fell to 0.41 x [0.28, 0.58] of what they were (after / before).", holds=True), ...]
+
+A sentence with `holds=False` says that a thing is not decided, or went the wrong way: it claims nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from composer_replication.report.evidence import AFTER, METRIC, NEEDED, difference, signed
+
+TARGETED, OTHER = "targeted_mistakes_per_episode", "other_mistakes_per_episode"
+FAMILY_TITLES = {
+    "A_made": "A: a wrong name (hint channel)",
+    "B_made": "B: a needless listing (preference channel)",
+    "C_made": "C: the last test left out (policy channel)",
+}
+SINGLE = ("policy", "hint", "preference")
+"""Rows of runs that trained one channel alone."""
+MARGIN = 0.1
+"""Other mistakes "did not rise" where a rise by more than this per episode is excluded; an interval can exclude no smaller one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One sentence; `holds` = its interval supports a claim, else it says that nothing is claimed."""
+
+    text: str
+    holds: bool
+
+
+def claims(evaluation: Mapping[str, Any]) -> list[Claim]:
+    """Every sentence for which the file holds the numbers, in the order in which the page shows them."""
+    paired = evaluation["paired"]
+    trained = [AFTER, *(row["name"] for row in evaluation["rows"] if row["name"] in SINGLE)]
+    compared = [(name, other) for name in trained for other in NEEDED]
+    found = [_hinted(paired, a, b) for a, b in compared]
+    found += [_others(paired, AFTER, other) for other in NEEDED]
+    found += [_family(paired, made, title) for made, title in FAMILY_TITLES.items()]
+    return [*(claim for claim in found if claim is not None), *_adding_up(evaluation["rows"], paired)]
+
+
+def _hinted(paired: Sequence[Mapping[str, Any]], a: str, b: str) -> Claim | None:
+    pair = next((p for p in paired if (p["a"], p["b"], p.get("metric")) == (a, b, TARGETED) and p.get("ratio") is not None), None)
+    if pair is None:
+        return None
+    ratio, low, high = pair["ratio"], pair.get("ratio_low"), pair.get("ratio_high")
+    if low is None or high is None:
+        return Claim(text=f"Whether the hinted mistakes fell is not decided: {a} / {b} = {ratio:.2f} x, without an interval.", holds=False)
+    shown = f"{ratio:.2f} x [{low:.2f}, {high:.2f}]"
+    if high < 1:
+        return Claim(text=f"The hinted mistakes fell to {shown} ({a} / {b}).", holds=True)
+    if low > 1:
+        return Claim(text=f"The hinted mistakes rose to {shown} ({a} / {b}).", holds=False)
+    return Claim(text=f"Whether the hinted mistakes fell is not decided: {a} / {b} = {shown} includes 1.", holds=False)
+
+
+def _others(paired: Sequence[Mapping[str, Any]], a: str, b: str) -> Claim | None:
+    pair = difference(paired, a, b, metric=OTHER)
+    if pair is None:
+        return None
+    shown = f"{a} - {b} = {_told(pair)} per episode"
+    if pair["high"] < 0:
+        return Claim(text=f"Other mistakes fell: {shown}.", holds=True)
+    if pair["low"] > 0:
+        return Claim(text=f"Other mistakes rose: {shown}.", holds=False)
+    if pair["high"] <= MARGIN:
+        return Claim(text=f"Other mistakes did not rise by more than {MARGIN}: {shown}.", holds=True)
+    return Claim(text=f"Whether other mistakes rose is not decided: {shown}.", holds=False)
+
+
+def _family(paired: Sequence[Mapping[str, Any]], made: str, title: str) -> Claim | None:
+    pairs = {other: difference(paired, AFTER, other, metric=made) for other in NEEDED}
+    there = {other: pair for other, pair in pairs.items() if pair is not None}
+    if not there:
+        return None
+    shown = "; ".join(f"{AFTER} - {other} = {_told(pair)}" for other, pair in there.items())
+    if len(there) == len(NEEDED) and all(pair["high"] < 0 for pair in there.values()):
+        return Claim(text=f"{title} became rarer: {shown}.", holds=True)
+    if all(pair["low"] > 0 for pair in there.values()):
+        return Claim(text=f"{title} became more frequent: {shown}.", holds=False)
+    return Claim(text=f"{title}: no change is claimed: {shown}.", holds=False)
+
+
+def _adding_up(rows: Sequence[Mapping[str, Any]], paired: Sequence[Mapping[str, Any]]) -> Iterator[Claim]:
+    """Whether all channels together beat every single one; where only some were trained alone, the others are named as missing."""
+    names = {row["name"]: row for row in rows}
+    single = [name for name in SINGLE if name in names]
+    apart = {name: pair for name in single if (pair := difference(paired, AFTER, name, metric=METRIC)) is not None}
+    if not apart:
+        return
+    shown = "; ".join(f"{AFTER} - {name} = {_told(pair)}" for name, pair in apart.items())
+    missing = [name for name in SINGLE if name not in apart]
+    behind = [name for name, pair in apart.items() if pair["low"] <= 0]
+    if behind:
+        told = f"The channels do not add up: all together are not shown to do better than {' or '.join(behind)} alone ({shown})."
+        yield Claim(text=told, holds=False)
+    elif missing:
+        yield Claim(text=f"Whether the channels add up is not decided: not trained alone: {', '.join(missing)} ({shown}).", holds=False)
+    else:
+        yield Claim(text=f"The channels add up: all together do better than each alone ({shown}).", holds=True)
+
+
+def _told(pair: Mapping[str, float]) -> str:
+    return f"{signed(pair['difference'])} [{signed(pair['low'])}, {signed(pair['high'])}]"

@@ -1,0 +1,112 @@
+"""`evaluate`: rows of a run, its start and its controls, played anew in every call, bit for bit the same for the same seed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from composer_replication.core.codec import read_sessions
+from composer_replication.core.rundir import RunDir
+from tests.cli.workspace import Said, files, recompose
+from tests.evaluation.small_judge import a_run
+
+pytestmark = pytest.mark.train
+FLAGS = ("--evaluate.tasks", "8", "--evaluate.samples", "200")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A work folder with a run and three controls, of which the last nulls no signal."""
+    work = tmp_path_factory.mktemp("judged") / "recompose"
+    for name, shift, placebo in (("not", 0.05, ()), ("sft", 0.02, ()), ("null", 0.03, ("shuffled_hints", "permuted_rewards"))):
+        a_run(work, name, shift=shift, placebo=placebo)
+    a_run(work, "main")
+    return work.parent
+
+
+def evaluated(work: Path, *more: str) -> Said:
+    return recompose("evaluate", "main", *FLAGS, "--against", "placebo=null", "--against", "more_sft=sft", *more, cwd=work)
+
+
+def test_it_writes_the_rows_and_pairs_that_are_asked_for(runs: Path) -> None:
+    said = evaluated(runs, "--json")
+    assert (said.code, said.err) == (0, "")
+    run = RunDir(runs / "recompose" / "runs" / "main")
+    value = json.loads(run.evaluation_json.read_text("utf-8"))
+    assert {key: said.value[key] for key in value} == value
+    assert [row["name"] for row in value["rows"]] == ["before", "more_sft", "placebo", "after"]
+    wanted = {"n", "success", "success_low", "success_high", "targeted_mistakes_per_episode", "other_mistakes_per_episode"}
+    assert all(wanted <= row.keys() and row["n"] == 8 for row in value["rows"])
+    plain = [(pair["a"], pair["b"]) for pair in value["paired"] if "metric" not in pair]
+    assert plain == [("after", "before"), ("after", "more_sft"), ("after", "placebo"), ("more_sft", "before"), ("placebo", "before")]
+    assert all({"difference", "low", "high"} <= pair.keys() for pair in value["paired"])
+    assert any("By construction" in note for note in value["notes"]) and any("warm-up" in note for note in value["notes"])
+    assert any("shuffled_hints" in note for note in value["notes"])
+    assert (value["split"], value["n"], value["steps"]) == ("heldout", 8, {"before": 0, "after": 2, "placebo": 2, "more_sft": 2})
+    assert len(set(value["weights_sha256"].values())) == 4
+    for row in value["rows"]:
+        sessions = list(read_sessions(run.path / "evaluation" / f"{row['name']}.jsonl"))
+        assert len(sessions) == 8 and {s.origin for s in sessions} == {"student"}
+        assert sum(s.outcome or 0 for s in sessions) == row["success"] * 8
+    page = recompose("report", "main", cwd=runs)
+    assert page.code == 0 and "By construction" in (run.path / "report.html").read_text("utf-8")
+
+
+def test_the_same_seed_gives_the_same_table_bit_for_bit_and_another_does_not(runs: Path) -> None:
+    path = runs / "recompose" / "runs" / "main" / "evaluation.json"
+    assert evaluated(runs).code == 0
+    first = path.read_bytes()
+    path.unlink()
+    assert evaluated(runs, "--evaluate.workers", "2").code == 0
+    assert path.read_bytes() == first
+    assert evaluated(runs, "--seed", "8").code == 0
+    assert json.loads(path.read_bytes())["rows"] != json.loads(first)["rows"]
+
+
+def test_other_weights_give_other_rows_although_a_table_lies_there(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "recompose", "main")
+    call = ("evaluate", "main", *FLAGS)
+    assert recompose(*call, cwd=tmp_path).code == 0
+    old = json.loads(run.evaluation_json.read_bytes())
+    later = a_run(tmp_path / "elsewhere", "main", shift=0.2)
+    later.checkpoint(2).rename(run.checkpoint(3))
+    assert recompose(*call, cwd=tmp_path).code == 0
+    new = json.loads(run.evaluation_json.read_bytes())
+    rows = [{row["name"]: row for row in table["rows"]} for table in (old, new)]
+    assert rows[0]["before"] == rows[1]["before"] and rows[0]["after"] != rows[1]["after"]
+    assert old["weights_sha256"]["after"] != new["weights_sha256"]["after"] and new["steps"]["after"] == 3
+
+
+def test_a_dry_run_names_the_rows_and_writes_nothing(runs: Path) -> None:
+    there = files(runs)
+    said = recompose("evaluate", "sft", "--dry-run", "--json", cwd=runs)
+    assert said.code == 0 and said.value["rows"] == ["before", "after"] and files(runs) == there
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--against", "placebo=not"), "nulls no signal"),
+        (("--against", "more_sft=main"), "the same student, weight by weight"),
+        (("--against", "sft=sft", "--against", "sft=not"), "two rows are named"),
+        (("--against", "after=sft"), "two rows are named"),
+        (("--against", "sft"), "not NAME=RUN"),
+        (("--against", "../x=sft"), "not NAME=RUN"),
+        (("--evaluate.split", "train"), "evaluate.split"),
+    ],
+)
+def test_a_row_that_is_not_what_it_is_called_is_refused(runs: Path, flags: tuple[str, ...], told: str) -> None:
+    said = recompose("evaluate", "main", "--evaluate.tasks", "2", *flags, cwd=runs)
+    assert said.code in (1, 2) and told in " ".join(said.err.replace("│", " ").split()) and "Traceback" not in said.err
+
+
+def test_controls_from_another_start_or_of_other_steps_are_refused(tmp_path: Path) -> None:
+    work = tmp_path / "recompose"
+    a_run(work, "main")
+    a_run(work, "other", placebo=("swapped_pairs",), seed=8)
+    a_run(work, "short", placebo=("swapped_pairs",), steps=1, shift=0.01)
+    for name, told in (("other", "started from another student"), ("short", "a placebo of 1 steps, the run has 2")):
+        said = recompose("evaluate", "main", "--evaluate.tasks", "2", "--against", f"placebo={name}", cwd=tmp_path)
+        assert said.code == 1 and told in " ".join(said.err.replace("│", " ").split())

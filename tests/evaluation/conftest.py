@@ -1,0 +1,15 @@
+"""One sandbox for all tests of the judge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox() as shared:
+        yield shared
