@@ -1,4 +1,4 @@
-"""`recompose demo`: every stage, on small made-up logs that ship with the package."""
+"""`recompose demo`: a student that makes three sorts of mistakes, its own logs, three channels, and whether they helped."""
 
 from __future__ import annotations
 
@@ -9,83 +9,227 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from composer_replication.cli.build import build
+from composer_replication.cli.demo_controls import Controls
+from composer_replication.cli.evaluate import evaluate
 from composer_replication.cli.flags import Common
 from composer_replication.cli.hints import hints
 from composer_replication.cli.ingest import ingest
-from composer_replication.cli.job import open_job
+from composer_replication.cli.job import Job, open_job
+from composer_replication.cli.replay import replay
+from composer_replication.cli.report import report
 from composer_replication.cli.sites import sites
 from composer_replication.cli.train import train
-from composer_replication.core.errors import DataError, need
+from composer_replication.core.config.base import stage_seed
+from composer_replication.core.errors import DataError, StoppedError, need
 
-FOLDER = Path("demo")
-LOGS, PAIRS = "demo_logs", "demo_pairs.jsonl"
-SETTINGS = """# Settings of `recompose demo`: the tiny student, all three channels.
+FOLDER, STUDENT = Path("demo"), "workshop_student"
+NUM_LOGS, SLACK, STEPS = 192, 3, 24
+AFTER = "after"
+PLACEBO = ("--train.placebo", "shuffled_hints,permuted_rewards,swapped_pairs")
+MORE_SFT = (
+    "--rollouts.env",
+    "",
+    "--train.lm_ce.weight",
+    "1",
+    "--train.policy.weight",
+    "0",
+    "--train.hint.weight",
+    "0",
+    "--train.preference.weight",
+    "0",
+)
+CONTROLS: Mapping[str, tuple[str, ...]] = {"placebo": PLACEBO, "more_sft": MORE_SFT}
+"""What each control of the table is trained with, on top of the demo's settings."""
+SETTINGS = """# Settings of `recompose demo`: a student of 0.6M parameters in a small coding workshop, all three channels.
 work_dir = "."
+seed = {seed}
+
+[student]
+model = "{student}"
 
 [ingest]
-logs = ["{logs}"]
+logs = ["logs"]
 
 [build]
-max_tokens = 1536
-pairs = "{pairs}"            # pairs made by hand for the demo, so that the preference channel has something to train on
+max_tokens = 1024
+
+[rollouts]
+env = "workshop"           # the student acts in it while it is trained
+groups = 8
+group_size = 6
 
 [train]
-steps = 12
-batch_examples = 3
-learning_rate = 1e-3
-preference = {{ weight = 0.5 }}
+steps = {steps}
+batch_examples = 48        # read by the control "more_sft", which trains on the logs alone
+learning_rate = 5e-4
+warmup_steps = 5
+checkpoint_every = 6
+grad_every = 100
+policy = {{ weight = 1.0 }}
+hint = {{ weight = 1.0 }}
+lm_ce = {{ weight = 0.0 }}
+preference = {{ weight = 1.0, batch_pairs = 16 }}
+
+[evaluate]
+tasks = 192
 """
 
 
-def demo(*, common: Common = Common()) -> int:
-    """Every stage on small made-up logs: ingest, sites, hints, build, train. No network, no GPU, about a minute.
+@dataclass(slots=True)
+class _Stages:
+    """Runs the verbs one after the other and keeps what they said."""
 
-    It shows that the machinery runs; the tiny student knows nothing and learns no skill. Writes demo/ (-o for another folder).
+    job: Job
+    config: Path
+    common: Common
+    seconds: dict[str, float] = field(default_factory=dict)
+    told: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self, shown: str, verb: Callable[[Common], int]) -> int:
+        """Run one verb as if its command line had been typed; `shown` is that line without the settings file."""
+        began, name = time.monotonic(), shown.split()[0]
+        self.job.screen.line(f"\n$ recompose {shown} -c {self.config}", style="bold")
+        said = io.StringIO()  # with --json every verb prints an object, and the demo prints one of its own
+        inner = Common(config=(self.config,), json=self.common.json, quiet=self.common.quiet, verbose=self.common.verbose)
+        with contextlib.redirect_stdout(said) if self.common.json else contextlib.nullcontext():
+            code = verb(inner)
+        self.told[name] = json.loads(said.getvalue() or "{}")
+        self.seconds[name] = round(time.monotonic() - began, 1)
+        return code
+
+
+def demo(*, from_scratch: bool = False, logs_only: bool = False, common: Common = Common()) -> int:
+    """From logs to a table with a placebo: about three minutes on two cores, no network, no GPU. Writes demo/ (-o for another folder).
+
+    Parameters
+    ----------
+    from_scratch
+        Warm the student up first, from random weights, in place of the one that ships (about ten minutes more).
+    logs_only
+        Record the student's logs and write the settings, so that every verb can be run by hand.
     """
     start = time.monotonic()
     folder = common.out if common.out is not None else FOLDER
-    logs, pairs = shipped(LOGS), shipped(PAIRS)
     job = open_job(Common(json=common.json, quiet=common.quiet, verbose=common.verbose, dry_run=common.dry_run, out=folder))
     config = folder / "recompose.toml"
     if job.dry_run:
-        job.screen.line(f" reads  {logs}")
-        return job.finish({"logs": str(logs)}, wrote=[config, job.sessions, job.sites, job.hints, job.examples, job.runs])
+        wrote = [config, folder / "logs", job.sessions, job.sites, job.hints, job.preferences, job.examples, job.runs]
+        return job.finish({"student": str(shipped(STUDENT))}, wrote=wrote)
     for package in ("torch", "transformers", "accelerate"):
         need(package, extra="train")
+    if (folder / "logs").exists():
+        shutil.rmtree(folder / "logs")  # this run's own: another seed records other sessions
     folder.mkdir(parents=True, exist_ok=True)
-    config.write_text(SETTINGS.format(logs=logs.as_posix(), pairs=pairs.as_posix()), "utf-8")
-    inner = Common(config=(config,), json=common.json, quiet=common.quiet, verbose=common.verbose)
-    stages: list[tuple[str, Callable[[], int]]] = [
-        ("ingest", lambda: ingest(common=inner)),
-        ("sites", lambda: sites(common=inner)),
-        ("hints", lambda: hints(common=inner)),
-        ("build", lambda: build(common=inner)),
-        ("train", lambda: train(common=inner)),
+    student = _warm_up(job, folder / "student") if from_scratch else shipped(STUDENT)
+    config.write_text(SETTINGS.format(seed=job.config.seed, student=student.absolute().as_posix(), steps=STEPS), "utf-8")
+    recorded = _record(job, student, folder / "logs")
+    if logs_only:
+        return job.finish(recorded, wrote=[folder / "logs", config], next_command=f"{command()} ingest -c {config}")
+    stages = _Stages(job=job, config=config, common=common)
+    return _run(stages, folder, start=start)
+
+
+def _run(stages: _Stages, folder: Path, *, start: float) -> int:
+    """Every verb from ingest to report; ends with three lines, the page and the next command."""
+    job, runs = stages.job, folder / "runs"
+    for name in (AFTER, *CONTROLS):  # what an earlier demo left; other runs stay
+        if (runs / name).exists():
+            shutil.rmtree(runs / name)
+    first: list[tuple[str, Callable[[Common], int]]] = [
+        ("ingest", lambda common: ingest(common=common)),
+        ("sites", lambda common: sites(common=common)),
+        ("hints --audit", lambda common: hints(audit=True, common=common)),
+        ("replay", lambda common: replay(common=common)),
+        ("build", lambda common: build(common=common)),
     ]
-    done: dict[str, float] = {}
-    told: dict[str, Any] = {}
-    for name, stage in stages:
-        began = time.monotonic()
-        job.screen.line(f"\n$ recompose {name} -c {config}", style="bold")
-        said = io.StringIO()  # with --json every stage prints an object; they go into the one of the demo
-        with contextlib.redirect_stdout(said) if common.json else contextlib.nullcontext():
-            code = stage()
-        told[name] = json.loads(said.getvalue() or "{}")
-        if code:
-            job.screen.result({"folder": str(folder), "stages": told, "problem": f"{name} ended with exit code {code}"})
-            return code
-        done[name] = round(time.monotonic() - began, 1)
-    job.screen.line(f"\n The demo is done in {time.monotonic() - start:.0f} s. The logs were made up and the pairs are made by hand;")
-    job.screen.line(" that a loss fell says nothing about a better agent. Each command above can be run again by itself.")
+    for shown, verb in first:
+        if code := stages(shown, verb):
+            return _stopped(stages, shown, code)
+    with Controls(stages.config, CONTROLS, log=folder / "controls.log") as controls:
+        if code := stages(f"train --name {AFTER}", lambda common: train(name=AFTER, common=common)):
+            return _stopped(stages, "train", code)
+        for line in controls.command_lines:
+            job.screen.line(f"\n$ {line}      (beside it, in a second process)", style="bold")
+        controls.wait()
+    against = tuple(f"{name}={runs / name}" for name in CONTROLS)
+    shown = f"evaluate {AFTER} " + " ".join(f"--against {word}" for word in against)
+    if code := stages(shown, lambda common: evaluate(str(runs / AFTER), against=against, common=common)):
+        return _stopped(stages, "evaluate", code)
+    if code := stages(f"report {AFTER}", lambda common: report(str(runs / AFTER), common=common)):
+        return _stopped(stages, "report", code)
+    return _end(stages, runs / AFTER, start=start)
+
+
+def _stopped(stages: _Stages, shown: str, code: int) -> int:
+    stages.job.screen.result({"stages": stages.told, "problem": f"{shown} ended with exit code {code}"})
+    return code
+
+
+def _end(stages: _Stages, run: Path, *, start: float) -> int:
+    """Three lines, the page, and the next command; with --json what evaluation.json holds."""
+    job = stages.job
+    table = json.loads((run / "evaluation.json").read_text("utf-8"))
+    job.screen.line(f"\n The demo is done in {time.monotonic() - start:.0f} s.", style="bold")
+    for line in summary(table):
+        job.screen.line(f" {line}")
     return job.finish(
-        {"folder": str(folder), "seconds": done, "stages": told}, wrote=[folder], next_command=f"{command()} ingest ~/.claude/projects"
+        {**table, "seconds": stages.seconds}, wrote=[run / "report.html"], next_command=f"{command()} ingest ~/.claude/projects"
     )
+
+
+def summary(table: Mapping[str, Any]) -> list[str]:
+    """Three lines: success by row, what the intervals support, and that the mistakes were planted."""
+    read = read_table(table)
+    rows = ", ".join(f"{row['name']} {row['success']:.2f}" for row in table["rows"])
+    held = [claim.text for claim in claims(read) if claim.holds]
+    return [
+        f"Success on {table['n']} unseen tasks: {rows}.",
+        " ".join([read["verdict"]["sentence"], *held]),
+        "The mistakes and the following of hints were planted in the student; real logs say what yours are.",
+    ]
+
+
+def _record(job: Job, student: Path, folder: Path) -> dict[str, Any]:
+    """The student's careless sessions on training tasks, as Claude Code would have logged them."""
+    import torch
+
+    from composer_replication.core.config.student import StudentSettings
+    from composer_replication.models.load import load_student
+    from composer_replication.rollouts.envs.workshop.record import record_logs
+    from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
+    from composer_replication.rollouts.sampler import Sampling
+    from composer_replication.tokens.hf import load_tokenizer
+    from composer_replication.tokens.renderer import Renderer
+
+    torch.set_num_threads(1)  # sums depend on the number of threads: the same seed gives the same table
+    job.screen.line(f" record   {NUM_LOGS} sessions of the student in {student}, as it is before any training", style="bold")
+    tokenizer = load_tokenizer(str(student))
+    loaded = load_student(StudentSettings(model=str(student)), tokenizer=tokenizer, seed=job.config.seed)
+    seed = stage_seed(job.config.seed, "record")
+    sampling = Sampling(max_new_tokens=64, max_context_tokens=1024, batch_episodes=64, seed=seed)
+    with Sandbox() as sandbox:
+        done = record_logs(
+            loaded.model,
+            renderer=Renderer.for_tokenizer(tokenizer),
+            settings=sampling,
+            seed=seed,
+            num_sessions=NUM_LOGS,
+            folder=folder,
+            sandbox=sandbox,
+            slack=SLACK,
+        )
+    left_out = ", ".join(f"{count} {reason}" for reason, count in done.left_out.items())
+    job.screen.line(
+        f" wrote    {len(done.paths)} logs in Claude Code's format below {folder}" + (f"; left out: {left_out}" if left_out else "")
+    )
+    return {"logs": len(done.paths), "left_out": dict(done.left_out)}
 
 
 def command() -> str:

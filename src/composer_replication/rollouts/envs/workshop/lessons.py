@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from composer_replication.core.errors import DataError
@@ -23,12 +23,17 @@ from composer_replication.data.hints.writers import WRITERS
 from composer_replication.rollouts.envs.workshop.demonstrators import Habits, careless, oracle
 from composer_replication.rollouts.envs.workshop.env import WorkshopEnv
 from composer_replication.rollouts.envs.workshop.sandbox import Answered, SandboxRun
-from composer_replication.rollouts.envs.workshop.tasks import KIND_SHARES, Kind, Task, make_task
-from composer_replication.rollouts.envs.workshop.vocabulary import LEGACY_READER, ToolSet, pick_toolset
+from composer_replication.rollouts.envs.workshop.tasks import Kind, Task, make_task
+from composer_replication.rollouts.envs.workshop.vocabulary import FILES, LEGACY_READER, LISTER, NAMES, TESTER, ToolSet, pick_toolset
 
 P_FITTING, P_IDLE, P_FOREIGN = 0.30, 0.05, 0.15
 """How often a message stands below a hint that fits it, one that has nothing to say about it, and one of another task."""
 SLACKS = (0, 0, 2, 3)
+P_INVENTED = 0.35
+"""How many lessons have a tool set of invented names. With the workshop's own alone the student learns by heart which names go together,
+and uses the wrong ones in a set that it never met."""
+SHARES: Mapping[Kind, float] = {"change": 0.25, "set": 0.25, "fix": 0.35, "both": 0.15}
+"""Kinds of tasks in lessons: more of those that take longest to learn than an evaluation holds."""
 HINTED = ("unknown_tool", "bad_arguments")
 
 
@@ -80,9 +85,20 @@ def _value(space: Mapping[str, str], expression: str) -> int:
     return {"+": x + y, "-": x - y, "*": x * y, "//": x // y, "%": x % y}[sign]
 
 
-def make_lesson(seed: int | str, *, habits: Habits, tests: Reckoner, shares: Mapping[Kind, float] = KIND_SHARES) -> Lesson:
+def make_lesson(seed: int | str, *, habits: Habits, tests: Reckoner) -> Lesson:
     """One episode of the careless player on a training task, always the same for a seed."""
-    return lesson_on(make_task(f"lesson:{seed}", shares=shares), random.Random(f"lesson:{seed}"), habits=habits, tests=tests)
+    rng, task = random.Random(f"lesson:{seed}"), make_task(f"lesson:{seed}", shares=SHARES)
+    if rng.random() < P_INVENTED:
+        task = replace(task, tools=invented_tools(rng))
+    return lesson_on(task, rng, habits=habits, tests=tests)
+
+
+def invented_tools(rng: random.Random) -> ToolSet:
+    """A tool set whose names are words of the tasks' files, so that nothing but the list of tools tells what they do."""
+    reader, editor, searcher, text, old, new = rng.sample([*NAMES, *FILES], 6)
+    order = [LISTER, searcher, reader, editor, TESTER]
+    rng.shuffle(order)
+    return ToolSet(reader=reader, editor=editor, searcher=searcher, text=text, old=old, new=new, order=tuple(order))
 
 
 def lesson_on(task: Task, rng: random.Random, *, habits: Habits, tests: Reckoner) -> Lesson:

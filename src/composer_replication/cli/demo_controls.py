@@ -1,0 +1,70 @@
+"""The controls of the demo: the same verb with signals nulled, in a second process while the first one trains."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+
+from composer_replication.cli.flags import dotted_settings
+from composer_replication.core.errors import DataError
+
+TAIL = 600  # characters of a failed control's log that are shown
+
+
+class Controls:
+    """Trains the controls one after the other beside this process; leaving the block ends them.
+
+    Example: with Controls(config, {"placebo": ("--train.placebo", "shuffled_hints")}, log=log) as controls: ...; controls.wait()
+    """
+
+    def __init__(self, config: Path, arms: Mapping[str, Sequence[str]], *, log: Path) -> None:
+        self._log = log
+        settings = [word for key, value in dotted_settings().items() for word in (f"--{key}", value)]
+        self._commands = [["train", "--name", name, *flags, *settings, "-c", str(config)] for name, flags in arms.items()]
+        self._pool = ThreadPoolExecutor(1)
+        self._children: list[subprocess.Popen[bytes]] = []
+        self._stopped = False
+        self._done: Future[None] | None = None
+
+    @property
+    def command_lines(self) -> list[str]:
+        """What is run, as it could be typed."""
+        return [shlex.join(["recompose", *words]) for words in self._commands]
+
+    def __enter__(self) -> Controls:
+        self._log.write_bytes(b"")
+        self._done = self._pool.submit(self._train)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stopped = True
+        for child in self._children:
+            if child.poll() is None:
+                child.terminate()
+        self._pool.shutdown()
+
+    def wait(self) -> None:
+        """Until the last control is trained; raises DataError with the end of its log where one failed."""
+        if self._done is not None:
+            self._done.result()
+
+    def _train(self) -> None:
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}  # as many as in the process beside it: the same seed gives the same table
+        for words in self._commands:
+            if self._stopped:
+                return
+            with self._log.open("ab") as log:
+                log.write(f"$ {shlex.join(['recompose', *words])}\n".encode())
+                log.flush()
+                program = [sys.executable, "-m", "composer_replication.cli", *words]
+                self._children.append(subprocess.Popen(program, stdout=log, stderr=subprocess.STDOUT, env=env))
+            if code := self._children[-1].wait():
+                said = self._log.read_text("utf-8", "replace")[-TAIL:]
+                name = words[words.index("--name") + 1]
+                raise DataError(f"the control {name} ended with exit code {code}:\n{said}", where=str(self._log))
