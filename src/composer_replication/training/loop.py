@@ -22,7 +22,7 @@ from composer_replication.losses.channel import CHANNELS, Status
 from composer_replication.losses.total import RunningMean
 from composer_replication.models.load import Student
 from composer_replication.tokens.example import PreferencePair, TrainingExample
-from composer_replication.training.checkpoint import check_resume, load_tensors, read_state, save_checkpoint, training_settings
+from composer_replication.training.checkpoint import check_resume, load_extra, load_tensors, read_state, save_checkpoint, training_settings
 from composer_replication.training.identity import data_sha256, weights_sha256
 from composer_replication.training.journal import Journal
 from composer_replication.training.plan import check_plan
@@ -96,7 +96,8 @@ def _checkpoint(trainer: Trainer, journal: Journal, step: int, identity: Mapping
         means = {name: [mean.total, mean.weight] for name, mean in trainer.means.items()}
         state = {"settings": training_settings(trainer.config), "means": means, "health": trainer.health.state(), **identity}
         keep = trainer.settings.keep_checkpoints
-        save_checkpoint(journal.run, step, student=trainer.student, optimiser=trainer.optimiser, state=state, keep=keep)
+        what = {"student": trainer.student, "optimiser": trainer.optimiser, "extra": trainer.extra_tensors()}
+        save_checkpoint(journal.run, step, state=state, keep=keep, **what)
     journal.event("checkpoint", step=step)
     trainer.accelerator.wait_for_everyone()
 
@@ -109,6 +110,7 @@ def _resume(trainer: Trainer, journal: Journal, identity: Mapping[str, str], *, 
     state = read_state(folder)
     changed = check_resume(state, settings=training_settings(trainer.config), identity=identity, accept_changes=accept_changes)
     load_tensors(folder, student=trainer.student, optimiser=trainer.optimiser)
+    trainer.load_extra(load_extra(folder))
     trainer.means.update({name: RunningMean(*state["means"][name]) for name in CHANNELS})
     trainer.health.restore(state["health"])
     if changed and journal.main:
