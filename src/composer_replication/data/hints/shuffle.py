@@ -1,4 +1,4 @@
-"""Which site's hint another site gets, where hints are shuffled: for the audit (evaluation/hint_lift.py) and the placebo (training/placebo.py).
+"""Which site's hint another site gets, where hints are shuffled: for the audit of hints and for the placebo of training.
 
 The shuffle is a permutation of the hints among the sites in which no site keeps its own text. Within that, donors of another kind and
 of another group (session or task) are preferred: a hint of the same kind, or of the same task, often says the same thing.
