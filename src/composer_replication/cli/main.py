@@ -31,7 +31,13 @@ VERBS: dict[str, str] = {
     "show": "One session, site, example or run, in the terminal.",
 }
 
-SETTINGS_OF = {"ingest": "ingest", "sites": "sites", "hints": "hints", "build": "student, held_out, build", "train": "student, train"}
+SETTINGS_OF = {
+    "ingest": "ingest",
+    "sites": "sites",
+    "hints": "hints",
+    "build": "student, held_out, build",
+    "train": "student, rollouts, train",
+}
 
 
 def build_app() -> App:
