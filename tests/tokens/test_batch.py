@@ -40,7 +40,7 @@ def test_rows_targets_and_counts_of_a_worked_example() -> None:
     assert batch.hint_teacher.item_N.tolist() == [0, 0, 1, 1]
     assert batch.response.ids_N.tolist() == [32, 33, 34, 35]
     assert batch.response.item_N.tolist() == [0, 0, 0, 1] and batch.num_pairs == 1
-    assert batch.counts == Counts(lm_tokens=6, lm_spans=3, hint_tokens=4, hint_views=2, pair_tokens=4, pairs=1)
+    assert batch.counts == Counts(lm_tokens=6, lm_spans=3, hint_tokens=4, hint_views=2, pair_tokens=4, chosen_tokens=3, pairs=1)
 
 
 def test_a_token_is_predicted_one_position_before() -> None:
@@ -58,7 +58,7 @@ def test_attention_comes_from_lengths_even_where_the_pad_id_is_text() -> None:
 def test_what_is_empty_has_no_rows() -> None:
     batch = collate([SECOND], pad_id=0)
     assert len(batch.teacher) == len(batch.pair) == len(batch.hint_student) == batch.num_pairs == 0
-    assert collate([], [PAIR], pad_id=0).counts == Counts(pair_tokens=4, pairs=1)
+    assert collate([], [PAIR], pad_id=0).counts == Counts(pair_tokens=4, chosen_tokens=3, pairs=1)
 
 
 def test_a_target_that_differs_from_its_view_is_an_error() -> None:

@@ -14,8 +14,9 @@ from composer_replication.models.forward import project, scoring
 from composer_replication.models.load import Student
 from composer_replication.tokens.batch import collate, count, micro_batches
 from composer_replication.tokens.example import HintView, TrainingExample
+from composer_replication.training.channels import channel_losses
 from composer_replication.training.state import Trainer
-from composer_replication.training.step import accumulate, channel_losses, train_step
+from composer_replication.training.step import accumulate, train_step
 from tests.training.small_student import (
     WordTokenizer,
     gradients,
@@ -153,7 +154,7 @@ def test_only_loss_positions_are_projected(monkeypatch: pytest.MonkeyPatch) -> N
         rows.append(hidden_ND.shape[0])
         return project(model, hidden_ND)
 
-    monkeypatch.setattr("composer_replication.training.step.project", counting)
+    monkeypatch.setattr("composer_replication.training.channels.project", counting)
     trainer = start_trainer(make_config(**ALL), make_student())
     channel_losses(trainer, collate(EXAMPLES, PAIRS, pad_id=0), count(EXAMPLES, PAIRS))
     assert sorted(rows) == sorted([9, 15, 9, 20, 20])  # teacher, lm_ce, student, reference, policy
@@ -262,7 +263,7 @@ def test_a_step_asks_its_teacher_without_dropout_or_gradient(teacher: str, monke
         seen.append(teacher_NV)
         return hint_divergence(student_NV, teacher_NV, **how)
 
-    monkeypatch.setattr("composer_replication.training.step.hint_divergence", spying)
+    monkeypatch.setattr("composer_replication.training.channels.hint_divergence", spying)
     trainer = start_trainer(make_config(hint={"teacher": teacher}), make_student(dropout=0.5))
     for seed in (1, 2):
         torch.manual_seed(seed)

@@ -16,7 +16,7 @@ from composer_replication.losses.channel import Channel
 from composer_replication.models.load import Student
 from composer_replication.tokens.batch import collate, count
 from composer_replication.tokens.example import TrainingExample
-from composer_replication.training.step import channel_losses
+from composer_replication.training.channels import channel_losses
 from tests.tokens.students import CASES, renderer, session_of, turn_lists
 from tests.tokens.test_dataset import build, hint, site
 from tests.training.small_student import make_config, start_trainer

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from composer_replication.core.config.student import LoraSettings, StudentSettings
 from composer_replication.core.errors import AlignmentError, ConfigError, DataError, StoppedError
-from composer_replication.losses.channel import CHANNELS, ChannelLoss
+from composer_replication.losses.channel import CHANNELS, Channel, ChannelLoss
 from composer_replication.losses.divergence import jsd
 from composer_replication.losses.hint import hint_divergence
 from composer_replication.losses.total import total_loss
@@ -40,6 +40,7 @@ from tests.training.small_student import (
 EXAMPLES = [make_example(i, length=20 + 3 * i, hints=i % 3) for i in range(7)]
 PAIRS = [make_pair(0), make_pair(1)]
 ALL = {"preference": {"weight": 1.0}}
+TRACE: tuple[Channel, ...] = ("lm_ce", "hint", "preference")
 ONLY_HINT = {"lm_ce": {"weight": 0.0}}
 
 
@@ -119,7 +120,7 @@ def test_a_run_writes_its_directory(tmp_path: Path) -> None:
     config, seen, events = make_config(steps=5, **ALL), [], []
     run = make_run(tmp_path, config)
     result = train(config, student=make_student(), examples=EXAMPLES, pairs=PAIRS, run=run, on_step=seen.append, on_event=events.append)
-    assert result.statuses == dict.fromkeys(("lm_ce", "hint", "preference"), "active") and result.steps == 5
+    assert result.statuses == {"policy": "off", "lm_ce": "active", "hint": "active", "preference": "active"} and result.steps == 5
     lines = run.metrics()
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5] == [line["step"] for line in seen]
     for line in lines:
@@ -203,7 +204,7 @@ def test_a_detached_hint_loss_is_dead_and_stops_the_run(tmp_path: Path, monkeypa
     def detached(student_NV, teacher_NV, **how):
         return hint_divergence(student_NV.detach(), teacher_NV, **how)
 
-    monkeypatch.setattr("composer_replication.training.step.hint_divergence", detached)
+    monkeypatch.setattr("composer_replication.training.channels.hint_divergence", detached)
     config = make_config(steps=20, starved_steps=2)
     run = make_run(tmp_path, config)
     with pytest.raises(StoppedError, match="hint was dead at step 2") as caught:
@@ -215,7 +216,7 @@ def test_a_detached_hint_loss_is_dead_and_stops_the_run(tmp_path: Path, monkeypa
 
 
 def test_only_a_detached_hint_loss_does_not_crash_the_backward(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("composer_replication.training.step.hint_divergence", lambda s, t, **k: hint_divergence(s.detach(), t, **k))
+    monkeypatch.setattr("composer_replication.training.channels.hint_divergence", lambda s, t, **k: hint_divergence(s.detach(), t, **k))
     line = train_step(start_trainer(make_config(**ONLY_HINT), make_student()), EXAMPLES, [], step=0)
     assert line["hint/status"] == "dead" and line["grad_norm"] == 0
 
@@ -238,15 +239,15 @@ def test_an_off_channel_is_off_and_costs_nothing() -> None:
 
 
 def test_tokens_lost_on_the_way_to_the_loss_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    from composer_replication.training import loop
+    from composer_replication.training import step as module
 
     def losing(examples, pairs=(), *, pad_id):
         batch = original(examples, pairs, pad_id=pad_id)
         kept = {n: getattr(batch.lm, n)[:-1] for n in ("row_N", "position_N", "ids_N", "item_N")}
         return dataclasses.replace(batch, lm=dataclasses.replace(batch.lm, **kept))
 
-    original = loop.collate
-    monkeypatch.setattr(loop, "collate", losing)
+    original = module.collate
+    monkeypatch.setattr(module, "collate", losing)
     with pytest.raises(AlignmentError, match="lm_ce: 34 tokens reached the loss, 35 were counted"):
         train_step(start_trainer(make_config(), make_student()), EXAMPLES, [], step=0)
 
@@ -296,7 +297,7 @@ def test_the_sum_has_the_sum_of_the_channels_gradients() -> None:
 
 def test_parameter_norms_are_those_of_each_channel_alone() -> None:
     trainer = start_trainer(make_config(**ALL), make_student())
-    expected = {n: math.sqrt(sum(float(g.square().sum()) for g in gradients(trainer, EXAMPLES, PAIRS, {n: 1.0}))) for n in trainer.weights}
+    expected = {n: math.sqrt(sum(float(g.square().sum()) for g in gradients(trainer, EXAMPLES, PAIRS, {n: 1.0}))) for n in TRACE}
     line = train_step(trainer, EXAMPLES, PAIRS, step=0)
     for name, norm in expected.items():
         assert line[f"{name}/grad_norm_parameters"] == pytest.approx(norm, rel=1e-5)
@@ -353,7 +354,7 @@ def test_what_is_measured_of_a_channel() -> None:
     part = ChannelLoss(name="hint", values=hidden.square().sum(-1), tokens=7, global_units=4)
     measure(sums, [part, part], [torch.zeros(1, requires_grad=True), hidden])
     # mean = 30 / 4, gradient = hidden / 2, squared norm = 30 / 4
-    assert sums.tolist() == [[0, 0, 0], [14, 15, 15], [0, 0, 0]]
+    assert dict(zip(CHANNELS, sums.tolist(), strict=True)) == {**dict.fromkeys(CHANNELS, [0, 0, 0]), "hint": [14, 15, 15]}
 
 
 # ---- LoRA ----
@@ -368,7 +369,7 @@ def test_lora_trains_only_adapters_and_its_teacher_is_the_start(tmp_path: Path) 
     config = make_config(steps=3, learning_rate=1e-2, **ALL)
     run = make_run(tmp_path, config)
     result = train(config, student=student, examples=EXAMPLES, pairs=PAIRS, run=run)
-    assert set(result.statuses.values()) == {"active"} and 0 < student.num_trainable < student.num_parameters / 3
+    assert {result.statuses[name] for name in TRACE} == {"active"} and 0 < student.num_trainable < student.num_parameters / 3
     assert all(torch.equal(frozen[n], p) for n, p in student.model.named_parameters() if n in frozen)
     last = json.loads(run.tokens(3).read_text(encoding="utf-8"))["sites"]
     first = json.loads(run.tokens(0).read_text(encoding="utf-8"))["sites"]

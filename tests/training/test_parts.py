@@ -150,7 +150,7 @@ def test_state_survives_a_resume() -> None:
         == (health.was_active, health.bad_steps)
         == (
             dict.fromkeys(CHANNELS, True),
-            {"lm_ce": 0, "hint": 1, "preference": 0},
+            {**dict.fromkeys(CHANNELS, 0), "hint": 1},
         )
     )
 

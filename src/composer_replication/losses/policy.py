@@ -1,4 +1,4 @@
-"""The policy channel on imported logs: masked cross-entropy, always called lm_ce.
+"""The policy channel: Dr.GRPO on rollouts that our own student sampled; on imported logs masked cross-entropy, always called lm_ce.
 
 Shapes: N tokens, V vocabulary. Position bookkeeping is not done here: row k of the logits predicts ids_N[k].
 """
@@ -34,3 +34,27 @@ def lm_ce(logits_NV: Tensor, ids_N: Tensor, *, vocab: int | None = None) -> Tens
     [0.6931471824645996]
     """
     return -token_logprobs(logits_NV, ids_N, vocab=vocab)
+
+
+def dr_grpo(logp_N: Tensor, sampled_logp_N: Tensor, advantage_N: Tensor, *, clip: float) -> Tensor:
+    """The clipped surrogate of each token, negated and unreduced: -min(r A, clamp(r, 1 - clip, 1 + clip) A), r = exp(logp - sampled).
+
+    >>> dr_grpo(torch.tensor([-1.0]), torch.tensor([-1.0]), torch.tensor([0.5]), clip=0.2).tolist()
+    [-0.5]
+
+    Dr.GRPO (arXiv 2503.20783): the advantage is reward - mean of the group, not divided by the group's deviation, and the values are
+    summed and divided by a constant - here the number of rollouts of the step - and never by a length. Neither happens here. At
+    r = 1 the gradient is -A times that of logp. It is 0 where clip is passed in the direction in which the advantage pushes.
+    """
+    ratio_N = torch.exp(logp_N - sampled_logp_N)
+    return -torch.minimum(ratio_N * advantage_N, ratio_N.clamp(1.0 - clip, 1.0 + clip) * advantage_N)
+
+
+def clipped(logp_N: Tensor, sampled_logp_N: Tensor, advantage_N: Tensor, *, clip: float) -> Tensor:
+    """Whether `dr_grpo` gives a token no gradient because its ratio has left 1 by more than clip, to the side the advantage pushes to.
+
+    >>> clipped(torch.tensor([-0.5, -0.5]), torch.tensor([-1.0, -1.0]), torch.tensor([1.0, -1.0]), clip=0.2).tolist()
+    [True, False]
+    """
+    ratio_N = torch.exp(logp_N.detach() - sampled_logp_N)
+    return torch.where(advantage_N > 0, ratio_N > 1.0 + clip, ratio_N < 1.0 - clip) & (advantage_N != 0)

@@ -1,5 +1,8 @@
 """The preference channel: DPO (arXiv 2305.18290) on pairs. It is in no Composer publication.
 
+DPO alone says only that chosen gains on rejected; both may fall, and habits that no pair speaks about drift. The cross-entropy of
+anchors (training/channels.py) holds them. `margins` is what DPO pushes up.
+
 Shapes: P pairs, S sequences, N tokens.
 """
 
@@ -23,6 +26,15 @@ def sequence_logprobs(logp_N: Tensor, sequence_N: Tensor, *, num_sequences: int)
     return torch.zeros(num_sequences, dtype=logp_N.dtype, device=logp_N.device).index_add(0, sequence_N, logp_N)
 
 
+def margins(chosen_P: Tensor, rejected_P: Tensor, ref_chosen_P: Tensor, ref_rejected_P: Tensor) -> Tensor:
+    """By how many nats each pair's chosen side gained more on the reference than its rejected side did.
+
+    >>> margins(torch.tensor([-2.0]), torch.tensor([-5.0]), torch.tensor([-3.0]), torch.tensor([-4.0])).tolist()
+    [2.0]
+    """
+    return (chosen_P - ref_chosen_P.detach()) - (rejected_P - ref_rejected_P.detach())
+
+
 def dpo(
     chosen_P: Tensor, rejected_P: Tensor, ref_chosen_P: Tensor, ref_rejected_P: Tensor, *, beta: float, label_smoothing: float = 0.0
 ) -> Tensor:
@@ -31,9 +43,8 @@ def dpo(
     >>> p = torch.tensor([-3.0]); dpo(p, p, p, p, beta=0.1).tolist()  # policy = reference: log 2
     [0.6931471824645996]
 
-    With z = beta ((chosen - ref_chosen) - (rejected - ref_rejected)) the loss is -(1 - e) log sigmoid(z) - e log sigmoid(-z), where
+    With z = beta * margin the loss is -(1 - e) log sigmoid(z) - e log sigmoid(-z), where
     e = `label_smoothing` is the assumed share of swapped pairs.
     """
-    margin_P = (chosen_P - ref_chosen_P.detach()) - (rejected_P - ref_rejected_P.detach())
-    z_P = beta * margin_P
+    z_P = beta * margins(chosen_P, rejected_P, ref_chosen_P, ref_rejected_P)
     return -(1.0 - label_smoothing) * F.logsigmoid(z_P) - label_smoothing * F.logsigmoid(-z_P)

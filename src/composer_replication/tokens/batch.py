@@ -1,24 +1,24 @@
 """Examples and pairs as tensors: rows of ids, where each loss token stands, and global counts known before any forward pass.
 
-    student rows     one per example                                        trunk of lm_ce and of every hint's student side
+    student rows     one per example                                        trunk of policy, lm_ce, anchors and of every hint's student side
     teacher rows     one per hint view:  ids[:at] + H + ids[at:b]           never anything behind the target
     pair rows        chosen rows, then rejected rows, in the order of pairs
 
-Shapes: B rows, T padded length, N loss tokens, D hidden size. A token at position j is predicted by the hidden state at j - 1.
+Shapes: B rows, T padded length, S spans, N loss tokens, D hidden size. A token at position j is predicted by the hidden state at j - 1.
 Rows are padded on the right and attention comes from lengths, so the pad id may well be a token of the text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from composer_replication.core.errors import AlignmentError, ConfigError
-from composer_replication.tokens.example import PreferencePair, Span, TrainingExample
+from composer_replication.tokens.example import Action, PreferencePair, Span, TrainingExample
 
 Item = TypeVar("Item")
 
@@ -60,6 +60,11 @@ class Targets:
         """The hidden states (N, D) that predict these tokens: those one position before."""
         return hidden_BTD[self.row_N, self.position_N - 1]
 
+    def first(self, num_items: int) -> Targets:
+        """The targets of the first so many items."""
+        parts = {name: getattr(self, name)[self.item_N < num_items] for name in ("row_N", "position_N", "ids_N", "item_N")}
+        return Targets(**parts, num_items=num_items)
+
     def to(self, device: torch.device | str) -> Targets:
         """The same targets on another device."""
         moved = {name: getattr(self, name).to(device) for name in ("row_N", "position_N", "ids_N", "item_N")}
@@ -70,25 +75,40 @@ class Targets:
 class Counts:
     """How much there is to train on in a set of examples and pairs, per channel; counts of several sets add up.
 
-    Example: Counts(lm_tokens=310, lm_spans=12, hint_tokens=48, hint_views=2, pair_tokens=0, pairs=0)
+    `rollouts` are the examples with an action whose advantage is not 0; `sampled_rollouts` also has those of groups in which all were
+    worth the same, where that is known (training/step.py sets it), and is what the policy's sum is divided by.
+    Example: Counts(action_tokens=90, rollouts=4, sampled_rollouts=6, lm_tokens=310, lm_spans=12, hint_tokens=48, hint_views=2)
     """
 
+    action_tokens: int = 0
+    rollouts: int = 0
+    sampled_rollouts: int = 0
     lm_tokens: int = 0
     lm_spans: int = 0
     hint_tokens: int = 0
     hint_views: int = 0
     pair_tokens: int = 0
+    chosen_tokens: int = 0
     pairs: int = 0
+    anchor_tokens: int = 0
+    anchors: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What one forward needs; every field but the counts is a tensor structure with possibly 0 rows."""
+    """What one forward needs; every field but the counts is a tensor or a structure of tensors, with possibly 0 rows.
+
+    `sampled_logp_N` and `advantage_N` go with the tokens of `action`; an action of advantage 0 is not in it, as its loss is 0.
+    """
 
     student: Rows
     teacher: Rows
     pair: Rows
+    action: Targets
+    sampled_logp_N: Tensor
+    advantage_N: Tensor
     lm: Targets
+    anchor: Targets
     hint_student: Targets
     hint_teacher: Targets
     response: Targets
@@ -101,7 +121,7 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""
-        names = ("student", "teacher", "pair", "lm", "hint_student", "hint_teacher", "response")
+        names = [f.name for f in fields(self) if f.name != "counts"]
         return Batch(**{name: getattr(self, name).to(device) for name in names}, counts=self.counts)
 
 
@@ -113,14 +133,26 @@ def count(examples: Iterable[TrainingExample], pairs: Iterable[PreferencePair] =
     2
     """
     examples, pairs = list(examples), list(pairs)
+    acting = [actions for e in examples if (actions := scored_actions(e))]
     return Counts(
+        action_tokens=sum(len(action.logprobs) for actions in acting for action in actions),
+        rollouts=len(acting),
+        sampled_rollouts=len(acting),
         lm_tokens=sum(b - a for e in examples for a, b in e.trained),
         lm_spans=sum(len(e.trained) for e in examples),
         hint_tokens=sum(len(v.target_ids) for e in examples for v in e.hints),
         hint_views=sum(len(e.hints) for e in examples),
         pair_tokens=sum(len(p.chosen_ids) + len(p.rejected_ids) for p in pairs),
+        chosen_tokens=sum(len(p.chosen_ids) for p in pairs),
         pairs=len(pairs),
+        anchor_tokens=sum(b - a for e in examples for a, b in e.anchored),
+        anchors=sum(len(e.anchored) for e in examples),
     )
+
+
+def scored_actions(example: TrainingExample) -> list[Action]:
+    """The actions with an advantage: one of 0 has neither loss nor gradient."""
+    return [action for action in example.actions if action.advantage != 0]
 
 
 def collate(examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair] = (), *, pad_id: int) -> Batch:
@@ -129,6 +161,7 @@ def collate(examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair]
     Example: two examples, one with one hint view, and one pair give 2 student rows, 1 teacher row and 2 pair rows.
     """
     views = [(row, e, v) for row, e in enumerate(examples) for v in e.hints]
+    acted = [(row, action) for row, e in enumerate(examples) for action in scored_actions(e)]
     student = _rows([e.ids for e in examples], pad_id)
     teacher = _rows([e.teacher_ids(v) for _, e, v in views], pad_id)
     sides = [(p.prefix_ids, p.chosen_ids) for p in pairs] + [(p.prefix_ids, p.rejected_ids) for p in pairs]
@@ -137,7 +170,11 @@ def collate(examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair]
         student=student,
         teacher=teacher,
         pair=pair,
+        action=_targets(student, [(row, action.span) for row, action in acted]),
+        sampled_logp_N=torch.tensor([x for _, action in acted for x in action.logprobs], dtype=torch.float32),
+        advantage_N=torch.tensor([action.advantage for _, action in acted for _ in action.logprobs], dtype=torch.float32),
         lm=_targets(student, [(row, span) for row, e in enumerate(examples) for span in e.trained]),
+        anchor=_targets(student, [(row, span) for row, e in enumerate(examples) for span in e.anchored]),
         hint_student=_targets(student, [(row, v.span) for row, _, v in views]),
         hint_teacher=_targets(teacher, [(row, e.teacher_span(v)) for row, (_, e, v) in enumerate(views)]),
         response=_targets(pair, [(row, (len(prefix), len(prefix) + len(side))) for row, (prefix, side) in enumerate(sides)]),
@@ -195,11 +232,14 @@ def _rows(sequences: Sequence[Sequence[int]], pad_id: int) -> Rows:
 
 def _targets(rows: Rows, spans: Sequence[tuple[int, Span]]) -> Targets:
     """Every token of the spans, in order; item k is the k-th span. Raises AlignmentError for a span that leaves its row."""
+    lengths = rows.lengths_B.tolist()
     for row, (a, b) in spans:
-        if not 0 < a < b <= int(rows.lengths_B[row]):
-            raise AlignmentError(f"span {a}-{b} leaves its row of {int(rows.lengths_B[row])} tokens, or nothing predicts its first")
-    row_N = torch.tensor([row for row, (a, b) in spans for _ in range(a, b)], dtype=torch.long)
-    position_N = torch.tensor([j for _, (a, b) in spans for j in range(a, b)], dtype=torch.long)
-    item_N = torch.tensor([k for k, (_, (a, b)) in enumerate(spans) for _ in range(a, b)], dtype=torch.long)
+        if not 0 < a < b <= lengths[row]:
+            raise AlignmentError(f"span {a}-{b} leaves its row of {lengths[row]} tokens, or nothing predicts its first")
+    row_S, start_S, end_S = torch.tensor([(row, a, b) for row, (a, b) in spans], dtype=torch.long).view(-1, 3).unbind(1)
+    size_S = end_S - start_S
+    item_N = torch.repeat_interleave(size_S)
+    row_N = row_S[item_N]
+    position_N = torch.arange(len(item_N)) + (start_S - size_S.cumsum(0) + size_S)[item_N]
     ids_N = rows.ids_BT[row_N, position_N] if spans else torch.zeros(0, dtype=torch.long)
     return Targets(row_N=row_N, position_N=position_N, ids_N=ids_N, item_N=item_N, num_items=len(spans))

@@ -2,6 +2,7 @@
 
     step_000040/model.safetensors (or adapter_model.safetensors), config.json, tokenizer...   readable by from_pretrained
     step_000040/optimiser.safetensors     "<parameter>/exp_avg", "<parameter>/exp_avg_sq", "<parameter>/step"
+    step_000040/references.safetensors    "<channel>/<weight>" of a reference that moves (hint.teacher = ema)
     step_000040/trainer.json              step, settings, hashes of data and start weights, channel means, health, good or not
     rejected_step_000050/                 later than the one that a health rule went back to
 
@@ -19,6 +20,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError, DataError
@@ -27,15 +29,25 @@ from composer_replication.core.rundir import RunDir, diff_settings
 from composer_replication.models.export import load_weights, save_student
 from composer_replication.models.load import Student
 
-SCHEMA = 1
-OPTIMISER, TRAINER = "optimiser.safetensors", "trainer.json"
+SCHEMA = 2
+OPTIMISER, REFERENCES, TRAINER = "optimiser.safetensors", "references.safetensors", "trainer.json"
 REJECTED = "rejected_"
 
 
 def save_checkpoint(
-    run: RunDir, step: int, *, student: Student, optimiser: torch.optim.Optimizer, state: Mapping[str, Any], keep: int
+    run: RunDir,
+    step: int,
+    *,
+    student: Student,
+    optimiser: torch.optim.Optimizer,
+    state: Mapping[str, Any],
+    keep: int,
+    extra: Mapping[str, Tensor] | None = None,
 ) -> Path:
-    """Write the checkpoint after `step` steps, then remove all but the newest `keep` and the newest good one; returns its folder."""
+    """Write the checkpoint after `step` steps, then remove all but the newest `keep` and the newest good one; returns its folder.
+
+    `extra` are tensors that are neither weights nor optimiser state (`Trainer.extra_tensors`); `load_extra` reads them.
+    """
     folder = run.checkpoint(step)
     scratch = folder.with_name(f".{folder.name}.part")
     for leftover in run.checkpoints_dir.glob(".*.part") if run.checkpoints_dir.is_dir() else ():
@@ -48,6 +60,8 @@ def save_checkpoint(
         for key, value in slots.items()
     }
     save_file(tensors, str(scratch / OPTIMISER))
+    if extra:
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in extra.items()}, str(scratch / REFERENCES))
     write_json(scratch / TRAINER, {"schema": SCHEMA, "step": step, **state})
     if folder.exists():  # a step that ran again after a resume
         shutil.rmtree(folder)
@@ -115,6 +129,12 @@ def load_tensors(folder: Path, *, student: Student, optimiser: torch.optim.Optim
             raise DataError(f"optimiser state of an unknown weight {name}", where=str(folder), fix="resume with the run's own student")
         # AdamW keeps its step count on the CPU
         optimiser.state[parameters[name]][slot] = value if slot == "step" else value.to(parameters[name].device)
+
+
+def load_extra(folder: Path) -> dict[str, Tensor]:
+    """What `save_checkpoint` wrote as `extra`; empty where there was nothing."""
+    path = folder / REFERENCES
+    return load_file(str(path)) if path.exists() else {}
 
 
 def training_settings(config: Config) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from composer_replication.training.checkpoint import good_checkpoint, load_tensors, set_aside
+from composer_replication.training.checkpoint import good_checkpoint, load_extra, load_tensors, set_aside
 from composer_replication.training.health import PolicyHealth
 from composer_replication.training.journal import Journal
 from composer_replication.training.live import Live, LiveStep
@@ -76,6 +76,7 @@ class Guard:
             return
         restored, folder = good_checkpoint(self.journal.run)
         load_tensors(folder, student=self.trainer.student, optimiser=self.trainer.optimiser)
+        self.trainer.load_extra(load_extra(folder))
         self.trainer.accelerator.wait_for_everyone()
         aside = set_aside(self.journal.run, after=restored) if self.journal.main else []
         what = {"rule": breach.rule, "value": breach.value, "limit": breach.limit, "restored": restored, "set_aside": aside}

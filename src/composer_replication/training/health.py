@@ -28,6 +28,7 @@ _REASONS = {
     "dead": "it has loss tokens but no gradient",
 }
 _FIXES: dict[Channel, str] = {
+    "policy": "rewards within every group are alike: look at them, raise rollouts.extra_groups, or set train.policy.weight = 0",
     "lm_ce": "look at an example's mask with `recompose show example`, or set train.lm_ce.weight = 0",
     "hint": "look at `recompose sites` and `recompose hints`: does any view reach training? Or set train.hint.weight = 0",
     "preference": "give pairs with build.pairs, or set train.preference.weight = 0",
@@ -42,6 +43,7 @@ class ChannelStep:
     tokens: int
     loss: float
     grad_norm: float
+    told: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from composer_replication.losses.channel import CHANNELS, Status
 from composer_replication.losses.total import RunningMean
 from composer_replication.models.load import Student
 from composer_replication.tokens.example import PreferencePair, TrainingExample
-from composer_replication.training.checkpoint import check_resume, load_tensors, read_state, save_checkpoint, training_settings
+from composer_replication.training.checkpoint import check_resume, load_extra, load_tensors, read_state, save_checkpoint, training_settings
 from composer_replication.training.guard import Guard
 from composer_replication.training.identity import data_sha256, weights_sha256
 from composer_replication.training.journal import Journal, Listener
@@ -162,7 +162,8 @@ def _checkpoint(trainer: Trainer, journal: Journal, step: int, identity: Mapping
         if guard is not None:
             state["policy_health"] = guard.health.state()
         keep = trainer.settings.keep_checkpoints
-        save_checkpoint(journal.run, step, student=trainer.student, optimiser=trainer.optimiser, state=state, keep=keep)
+        what = {"student": trainer.student, "optimiser": trainer.optimiser, "extra": trainer.extra_tensors()}
+        save_checkpoint(journal.run, step, state=state, keep=keep, **what)
     journal.event("checkpoint", step=step, **judged)
     trainer.accelerator.wait_for_everyone()
 
@@ -175,6 +176,7 @@ def _resume(trainer: Trainer, journal: Journal, identity: Mapping[str, str], gua
     state = read_state(folder)
     changed = check_resume(state, settings=training_settings(trainer.config), identity=identity, accept_changes=accept_changes)
     load_tensors(folder, student=trainer.student, optimiser=trainer.optimiser)
+    trainer.load_extra(load_extra(folder))
     trainer.means.update({name: RunningMean(*state["means"][name]) for name in CHANNELS})
     trainer.health.restore(state["health"])
     if guard is not None:

@@ -1,17 +1,22 @@
 """The models that score without gradient: the hint teacher and the reference of DPO.
 
 "frozen" is the student as it was at the start of the run: LoRA with its adapters off, else a copy made before the first step.
-"live" is the student as it is now. Neither ever has dropout or a gradient.
+"live" is the student as it is now. "ema" is a slow average of the student: a copy of the start that moves a little towards the student
+after each optimiser step, kept in float32, as bfloat16 would round the small moves away. None ever has dropout or a gradient.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
+from torch import Tensor
+
+from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.losses.channel import Channel
 from composer_replication.models.forward import scoring
 from composer_replication.models.load import Student
@@ -19,16 +24,44 @@ from composer_replication.models.load import Student
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A model and how to score with it, e.g. `with reference.scoring() as model: final_hidden(model, ...)`."""
+    """A model and how to score with it, e.g. `with reference.scoring() as model: final_hidden(model, ...)`.
+
+    `ema` is by which share it moves to the student in each step; 0 for one that does not follow (or is the student itself).
+    """
 
     model: Any
     adapters: bool
+    ema: float = 0.0
 
     @contextmanager
     def scoring(self) -> Iterator[Any]:
         """The model without gradient, without dropout, and with its adapters off where it stands for the start."""
         with scoring(self.model, adapters=self.adapters):
             yield self.model
+
+    @torch.no_grad()
+    def update(self, model: Any) -> None:
+        """Move every weight by `ema` of its distance to that of `model`; call it after each optimiser step.
+
+        Example: a weight of 1.0 whose student holds 2.0 is 1.05 after one update with ema = 0.05
+        """
+        if self.ema:
+            for own, other in zip(self.model.parameters(), model.parameters(), strict=True):
+                own.lerp_(other.to(own.dtype), self.ema)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold of it, by weight: nothing where it can be made again from the start or the student."""
+        return {name: p.detach() for name, p in self.model.named_parameters()} if self.ema else {}
+
+    @torch.no_grad()
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what `tensors` gave; raises DataError for tensors of another reference."""
+        own = self.tensors()
+        if own.keys() != tensors.keys():
+            what = f"the checkpoint holds {len(tensors)} weights of a slow average, this run has {len(own)}"
+            raise DataError(what, fix="resume with the run's own student and hint.teacher")
+        for name, tensor in tensors.items():
+            own[name].copy_(tensor)
 
 
 def live(student: Student) -> Reference:
@@ -43,11 +76,22 @@ def frozen(student: Student) -> Reference:
     return Reference(copy.deepcopy(student.model).eval().requires_grad_(False), adapters=True)
 
 
-def references(student: Student, *, teacher: Literal["frozen", "live"], dpo: bool, hint: bool) -> dict[Channel, Reference]:
+def average(student: Student, *, ema: float) -> Reference:
+    """A slow average that starts at the current weights; raises ConfigError with LoRA, whose teacher would need adapters of its own."""
+    if student.lora:
+        raise ConfigError("hint.teacher = ema does not work with LoRA", fix="set train.hint.teacher = frozen, or train all weights")
+    return Reference(copy.deepcopy(student.model).eval().requires_grad_(False).float(), adapters=True, ema=ema)
+
+
+def references(
+    student: Student, *, teacher: Literal["frozen", "live", "ema"], dpo: bool, hint: bool, ema: float = 0.05
+) -> dict[Channel, Reference]:
     """The reference of each channel that is on; both share one frozen copy."""
     start = frozen(student) if dpo or (hint and teacher == "frozen") else None
     chosen: dict[Channel, Reference] = {}
-    if hint:
+    if hint and teacher == "ema":
+        chosen["hint"] = average(student, ema=ema)
+    elif hint:
         chosen["hint"] = start if teacher == "frozen" and start is not None else live(student)
     if dpo and start is not None:
         chosen["preference"] = start

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -45,6 +46,15 @@ class Trainer:
         """The weights that the optimiser moves."""
         return [p for p in self.student.model.parameters() if p.requires_grad]
 
+    def extra_tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold beside the student and the optimiser: a slow average, as "<channel>/<weight>"."""
+        return {f"{name}/{key}": value for name, reference in self.references.items() for key, value in reference.tensors().items()}
+
+    def load_extra(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put `extra_tensors` back; raises DataError where they are not those of this trainer's references."""
+        for name, reference in self.references.items():
+            reference.load({key.removeprefix(f"{name}/"): value for key, value in tensors.items() if key.startswith(f"{name}/")})
+
     def seed(self, step: int) -> None:
         """Dropout of a step is a function of seed, step and rank: nothing to save, and every pass of a step sees the same."""
         torch.manual_seed(stage_seed(self.config.seed, f"step:{step}:{self.accelerator.process_index}"))
@@ -52,17 +62,18 @@ class Trainer:
 
 def channel_weights(settings: TrainSettings) -> dict[Channel, float]:
     """The weight of each channel."""
-    return {"lm_ce": settings.lm_ce.weight, "hint": settings.hint.weight, "preference": settings.preference.weight}
+    return {name: getattr(settings, name).weight for name in CHANNELS}
 
 
 def make_trainer(config: Config, *, student: Student, accelerator: Accelerator) -> Trainer:
     """A trainer at step 0: the student on its device and in training mode, references made from its weights as they are now."""
     student.model.to(accelerator.device).train()
     settings, weights = config.train, channel_weights(config.train)
+    hint, dpo = settings.hint, weights["preference"] > 0 and settings.preference.objective == "dpo"
     return Trainer(
         config=config,
         student=student,
-        references=references(student, teacher=settings.hint.teacher, hint=weights["hint"] > 0, dpo=weights["preference"] > 0),
+        references=references(student, teacher=hint.teacher, hint=weights["hint"] > 0, dpo=dpo, ema=hint.ema),
         optimiser=make_optimiser(student.model, settings),
         accelerator=accelerator,
         health=Health(weights=weights, max_bad_steps=settings.starved_steps),

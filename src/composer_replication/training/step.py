@@ -1,17 +1,20 @@
 """One optimiser step: every channel's loss on the step's examples and pairs, one backward for their sum.
 
 A step, top to bottom:
-    score      student rows with gradient; teacher rows and DPO's reference without; logits only where a loss needs them
+    score      each channel's unreduced values (training/channels.py), micro-batch by micro-batch
     measure    each channel's gradient at the final hidden states, by autograd.grad of its own mean
     add        total = sum of weight * mean / running mean norm; backward; gradients summed over ranks; clip; step
+    follow     a teacher that is a slow average moves towards the student
     tell       status, tokens, loss and gradient norm per channel; warn at once, stop after train.starved_steps bad steps
 
+A step without any gradient (every group flat, no site, no pair) moves nothing: not the optimiser's moments either.
 Results do not depend on padding, on train.micro_tokens, or on the number of ranks (to rounding).
-Shapes: B rows, T length, N loss tokens, P pairs, D hidden size, V vocabulary.
+Shapes: C channels.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Mapping
@@ -22,13 +25,10 @@ from torch import Tensor
 
 from composer_replication.core.errors import AlignmentError, StoppedError
 from composer_replication.losses.channel import CHANNELS, Channel, ChannelLoss
-from composer_replication.losses.hint import hint_divergence
-from composer_replication.losses.policy import lm_ce, token_logprobs
-from composer_replication.losses.preference import dpo, sequence_logprobs
 from composer_replication.losses.total import channel_scales, total_loss
-from composer_replication.models.forward import final_hidden, predictors, project
-from composer_replication.tokens.batch import Batch, Counts, Rows, Targets, collate, count, micro_batches
+from composer_replication.tokens.batch import Counts, collate, count, micro_batches
 from composer_replication.tokens.example import PreferencePair, TrainingExample
+from composer_replication.training.channels import TOLD, budgets, channel_losses, loss_rows
 from composer_replication.training.health import ChannelStep
 from composer_replication.training.journal import Journal
 from composer_replication.training.optimiser import learning_rate, set_learning_rate
@@ -39,14 +39,23 @@ Micro = tuple[list[TrainingExample], list[PreferencePair]]
 
 
 def train_step(
-    trainer: Trainer, examples: list[TrainingExample], pairs: list[PreferencePair], *, step: int, journal: Journal | None = None
+    trainer: Trainer,
+    examples: list[TrainingExample],
+    pairs: list[PreferencePair],
+    *,
+    step: int,
+    num_rollouts: int | None = None,
+    journal: Journal | None = None,
 ) -> dict[str, Any]:
-    """One optimiser step on the whole step's examples and pairs, of which this rank takes its share; returns the metrics line."""
-    began, settings, accelerator = time.perf_counter(), trainer.settings, trainer.accelerator
-    counts = count(examples, pairs)  # global: every rank holds the same lists
-    place = {"rank": accelerator.process_index, "world": accelerator.num_processes}
-    micros = micro_batches(share(examples, **place), share(pairs, **place), micro_tokens=settings.micro_tokens)
-    present: list[Channel] = [name for name in CHANNELS if trainer.weights[name] and _units(counts)[name]]
+    """One optimiser step on the whole step's examples and pairs, of which this rank takes its share; returns the metrics line.
+
+    `num_rollouts` is how many were sampled for the step, those of groups with equal rewards included: the policy's sum is divided by
+    it. None = the examples that have an action with an advantage. Raises AlignmentError where it is less than those.
+    """
+    began, settings = time.perf_counter(), trainer.settings
+    counts = step_counts(examples, pairs, num_rollouts=num_rollouts)
+    micros = _micros(trainer, examples, pairs)
+    present: list[Channel] = [name for name, budget in budgets(settings, counts).items() if trainer.weights[name] and budget.tokens]
 
     first_time = [name for name in present if not trainer.means[name].weight]
     if first_time and settings.balance == "grad_norm":  # measure before anything moves
@@ -70,9 +79,12 @@ def train_step(
     if not (math.isfinite(norm) and math.isfinite(total)):
         what = f"step {step + 1} is not finite: loss {total}, gradient norm {norm}"
         raise StoppedError(what, where="not_finite", fix="lower train.learning_rate, or use student.dtype = float32")
-    torch.nn.utils.clip_grad_norm_(trainer.trainable(), settings.max_grad_norm)
-    set_learning_rate(trainer.optimiser, rate)
-    trainer.optimiser.step()
+    if norm > 0:
+        torch.nn.utils.clip_grad_norm_(trainer.trainable(), settings.max_grad_norm)
+        set_learning_rate(trainer.optimiser, rate)
+        trainer.optimiser.step()
+        for reference in trainer.references.values():
+            reference.update(trainer.student.model)
     trainer.optimiser.zero_grad()
 
     statuses = trainer.health.observe(observed)
@@ -81,6 +93,7 @@ def train_step(
             trainer.means[name].add(seen.grad_norm)
         line |= {f"{name}/status": statuses[name], f"{name}/tokens": seen.tokens, f"{name}/loss": seen.loss if seen.tokens else None}
         line |= {f"{name}/grad_norm": seen.grad_norm, f"{name}/scale": scales[name]}
+        line |= {f"{name}/{key}": value for key, value in seen.told.items()}
     line |= {"loss": total, "grad_norm": norm, "lr": rate, "step_s": round(time.perf_counter() - began, 4)}
     if journal is not None:
         journal.step(line, trainer.health.warnings(statuses))
@@ -88,88 +101,64 @@ def train_step(
     return line
 
 
+def step_counts(examples: list[TrainingExample], pairs: list[PreferencePair], *, num_rollouts: int | None = None) -> Counts:
+    """Global counts of a step, from the lists that every rank holds.
+
+    Example: 6 rollouts, of which 2 came of a group with equal rewards: step_counts(examples, [], num_rollouts=6).rollouts -> 4
+    """
+    counts = count(examples, pairs)
+    if num_rollouts is None:
+        return counts
+    if num_rollouts < counts.rollouts:
+        raise AlignmentError(f"{counts.rollouts} examples have an action with an advantage, but only {num_rollouts} rollouts were sampled")
+    return dataclasses.replace(counts, sampled_rollouts=num_rollouts)
+
+
+def _micros(trainer: Trainer, examples: list[TrainingExample], pairs: list[PreferencePair]) -> list[Micro]:
+    """This rank's part of the step, cut into micro-batches."""
+    place = {"rank": trainer.accelerator.process_index, "world": trainer.accelerator.num_processes}
+    rows = loss_rows(examples, trainer.settings)
+    return micro_batches(share(rows, **place), share(pairs, **place), micro_tokens=trainer.settings.micro_tokens)
+
+
 def accumulate(
     trainer: Trainer, micros: list[Micro], counts: Counts, *, scales: Mapping[Channel, float] | None
 ) -> dict[Channel, ChannelStep]:
     """Score every micro-batch of this rank; with `scales`, also backward their scaled sum. What is returned is summed over ranks."""
-    sums = torch.zeros(len(CHANNELS), 3, dtype=torch.float64, device=trainer.accelerator.device)  # tokens, loss, squared norm
+    device = trainer.accelerator.device
+    sums = torch.zeros(len(CHANNELS), 3, dtype=torch.float64, device=device)  # tokens, loss, squared norm
+    told = torch.zeros(len(TOLD), 2, dtype=torch.float64, device=device)  # sum, number of values
     for examples, pairs in micros:
-        batch = collate(examples, pairs, pad_id=trainer.student.pad_id).to(trainer.accelerator.device)
+        batch = collate(examples, pairs, pad_id=trainer.student.pad_id).to(device)
         losses, hidden = channel_losses(trainer, batch, counts)
         measure(sums, losses, hidden)
+        for name, values in ((loss.name, loss.told) for loss in losses):
+            for key, value_N in values.items():
+                told[TOLD.index((name, key))] += torch.stack([value_N.double().sum(), told.new_tensor(len(value_N))])
         if scales is not None:
             total = total_loss([loss for loss in losses if loss.name in scales], scales)
             if total.requires_grad:
                 total.backward()
     if trainer.accelerator.num_processes > 1:
-        sums = _over_ranks(trainer, sums)
+        sums, told = _over_ranks(trainer, sums), _over_ranks(trainer, told)
         for parameter in trainer.trainable() if scales is not None else ():  # a rank without this channel adds zeros, never hangs
             grad = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
             parameter.grad = _over_ranks(trainer, grad)
-    inputs = {"lm_ce": counts.lm_spans, "hint": counts.hint_views, "preference": counts.pairs}
-    expected = {"lm_ce": counts.lm_tokens, "hint": counts.hint_tokens, "preference": counts.pair_tokens}
-    rows = dict(zip(CHANNELS, sums.tolist(), strict=True))
-    for name, (tokens, _, _) in rows.items():
-        if tokens not in (0, expected[name]):
-            raise AlignmentError(f"channel {name}: {int(tokens)} tokens reached the loss, {expected[name]} were counted beforehand")
-    return {
-        name: ChannelStep(inputs=inputs[name], tokens=int(tokens), loss=loss, grad_norm=math.sqrt(squares))
-        for name, (tokens, loss, squares) in rows.items()
-    }
-
-
-def channel_losses(trainer: Trainer, batch: Batch, counts: Counts) -> tuple[list[ChannelLoss], list[Tensor]]:
-    """The unreduced values of every weighted channel in one micro-batch, and the final hidden states they hang on."""
-    weights, settings, model, units = trainer.weights, trainer.settings, trainer.student.model, _units(counts)
-    losses: list[ChannelLoss] = []
-    hidden: list[Tensor] = []
-
-    use_lm, use_hint = bool(weights["lm_ce"] and len(batch.lm)), bool(weights["hint"] and len(batch.hint_student))
-    if use_lm or use_hint:
-        teacher_NV = _reference_logits(trainer, "hint", batch.teacher, batch.hint_teacher) if use_hint else None
-        hidden_BTD = final_hidden(model, batch.student.ids_BT)
-        hidden.append(hidden_BTD)
-        if use_lm:
-            values_N = lm_ce(project(model, batch.lm.predictors(hidden_BTD)), batch.lm.ids_N)
-            losses.append(ChannelLoss(name="lm_ce", values=values_N, tokens=len(batch.lm), global_units=units["lm_ce"]))
-        if teacher_NV is not None:
-            student_NV = project(model, batch.hint_student.predictors(hidden_BTD))
-            how = settings.hint
-            values_N = hint_divergence(student_NV, teacher_NV, divergence=how.divergence, beta=how.beta, temperature=how.temperature)
-            losses.append(ChannelLoss(name="hint", values=values_N, tokens=len(batch.hint_student), global_units=units["hint"]))
-
-    if weights["preference"] and batch.num_pairs:
-
-        def sides(logits_NV: Tensor) -> tuple[Tensor, ...]:
-            """(chosen_P, rejected_P): log-probs of whole responses."""
-            logp_N = token_logprobs(logits_NV, batch.response.ids_N)
-            return sequence_logprobs(logp_N, batch.response.item_N, num_sequences=len(batch.pair)).split(batch.num_pairs)
-
-        reference = sides(_reference_logits(trainer, "preference", batch.pair, batch.response))
-        hidden_BTD = final_hidden(model, batch.pair.ids_BT)
-        hidden.append(hidden_BTD)
-        how = settings.preference
-        policy = sides(project(model, batch.response.predictors(hidden_BTD)))
-        values_P = dpo(*policy, *reference, beta=how.beta, label_smoothing=how.label_smoothing)
-        losses.append(ChannelLoss(name="preference", values=values_P, tokens=len(batch.response), global_units=units["preference"]))
-    return losses, hidden
-
-
-def _reference_logits(trainer: Trainer, name: Channel, rows: Rows, targets: Targets) -> Tensor:
-    """Logits of a model that gets no gradient, at the tokens of `targets`."""
-    with trainer.references[name].scoring() as model:
-        places = {"row_N": targets.row_N, "position_N": targets.position_N}
-        return project(model, predictors(model, rows.ids_BT, rows.lengths_B, **places, max_tokens=trainer.settings.micro_tokens))
+    expected = budgets(trainer.settings, counts)
+    means = {place: total / number for place, (total, number) in zip(TOLD, told.tolist(), strict=True) if number}
+    found: dict[Channel, ChannelStep] = {}
+    for name, (tokens, loss, squares) in zip(CHANNELS, sums.tolist(), strict=True):
+        if tokens not in (0, expected[name].tokens):
+            raise AlignmentError(f"channel {name}: {int(tokens)} tokens reached the loss, {expected[name].tokens} were counted beforehand")
+        beside = {key: mean for (channel, key), mean in means.items() if channel == name}
+        inputs, norm = expected[name].inputs, math.sqrt(squares)
+        found[name] = ChannelStep(inputs=inputs, tokens=int(tokens), loss=loss, grad_norm=norm, told=beside)
+    return found
 
 
 def _over_ranks(trainer: Trainer, tensor: Tensor) -> Tensor:
     """The sum over all ranks."""
     return cast(Tensor, trainer.accelerator.reduce(tensor, reduction="sum"))
-
-
-def _units(counts: Counts) -> dict[Channel, int]:
-    """By what each channel's sum is divided: tokens, tokens, pairs."""
-    return {"lm_ce": counts.lm_tokens, "hint": counts.hint_tokens, "preference": counts.pairs}
 
 
 def measure(sums: Tensor, losses: list[ChannelLoss], hidden: list[Tensor]) -> None:

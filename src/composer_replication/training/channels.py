@@ -1,0 +1,171 @@
+"""What each channel scores in one micro-batch: unreduced values on the student's own forward, references without gradient.
+
+    student rows    one forward for policy, lm_ce, hint and the anchors of preference
+    pair rows       one forward for DPO (both sides), or for the chosen sides alone where the objective is to clone them
+
+Logits exist only where a loss needs them. Shapes: B rows, T length, N loss tokens, P pairs, D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from composer_replication.core.config.train import TrainSettings
+from composer_replication.losses.channel import Channel, ChannelLoss
+from composer_replication.losses.hint import hint_divergence
+from composer_replication.losses.policy import clipped, dr_grpo, lm_ce, token_logprobs
+from composer_replication.losses.preference import dpo, margins, sequence_logprobs
+from composer_replication.models.forward import final_hidden, predictors, project
+from composer_replication.tokens.batch import Batch, Counts, Rows, Targets, scored_actions
+from composer_replication.tokens.example import TrainingExample
+from composer_replication.training.state import Trainer, channel_weights
+
+# means that are reported beside a channel's loss
+TOLD: tuple[tuple[Channel, str], ...] = (("policy", "clipped"), ("preference", "accuracy"), ("preference", "chosen_logratio"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What a step holds for one channel, over all ranks: inputs before any masking, and the loss tokens that must come of them."""
+
+    inputs: int
+    tokens: int
+
+
+def budgets(settings: TrainSettings, counts: Counts) -> dict[Channel, Budget]:
+    """Inputs and tokens of each channel in a step with these counts, whether the channel is on or not.
+
+    Example: budgets(config.train, count(examples, pairs))["hint"] -> Budget(inputs=2, tokens=48)
+    """
+    how = settings.preference
+    anchored, sides = how.anchor > 0, counts.pair_tokens if how.objective == "dpo" else counts.chosen_tokens
+    return {
+        "policy": Budget(inputs=counts.rollouts, tokens=counts.action_tokens),
+        "lm_ce": Budget(inputs=counts.lm_spans, tokens=counts.lm_tokens),
+        "hint": Budget(inputs=counts.hint_views, tokens=counts.hint_tokens),
+        "preference": Budget(inputs=counts.pairs + anchored * counts.anchors, tokens=sides + anchored * counts.anchor_tokens),
+    }
+
+
+def loss_rows(examples: Iterable[TrainingExample], settings: TrainSettings) -> list[TrainingExample]:
+    """The examples with only the spans of channels that are on, cut behind the last of them; those with none are left out.
+
+    A causal model's loss depends on nothing behind its last token, so this changes no value: it saves the forward of those tokens.
+    Example: 200 tokens with one hint view at 80-95, and actions of a group in which every reward was alike -> 95 tokens, one view
+    """
+    on = {name: weight > 0 for name, weight in channel_weights(settings).items()}
+    anchored = on["preference"] and settings.preference.anchor > 0
+    rows = []
+    for e in examples:
+        kept = {
+            "actions": tuple(scored_actions(e)) if on["policy"] else (),
+            "trained": e.trained if on["lm_ce"] else (),
+            "hints": e.hints if on["hint"] else (),
+            "anchored": e.anchored if anchored else (),
+        }
+        ends = [item.span[1] for item in (*kept["actions"], *kept["hints"])] + [b for _, b in (*kept["trained"], *kept["anchored"])]
+        if ends:
+            rows.append(dataclasses.replace(e, ids=e.ids[: max(ends)], turns=(), **kept))
+    return rows
+
+
+def channel_losses(trainer: Trainer, batch: Batch, counts: Counts) -> tuple[list[ChannelLoss], list[Tensor]]:
+    """The unreduced values of every weighted channel in one micro-batch, and the final hidden states they hang on."""
+    weights, model = trainer.weights, trainer.student.model
+    losses: list[ChannelLoss] = []
+    hidden: list[Tensor] = []
+    use_policy, use_lm = bool(weights["policy"] and len(batch.action)), bool(weights["lm_ce"] and len(batch.lm))
+    use_hint = bool(weights["hint"] and len(batch.hint_student))
+    use_anchors = bool(weights["preference"] and trainer.settings.preference.anchor and len(batch.anchor))
+    use_pairs = bool(weights["preference"] and batch.num_pairs)
+    anchor_N: Tensor | None = None
+
+    if use_policy or use_lm or use_hint or use_anchors:
+        teacher_NV = _reference_logits(trainer, "hint", batch.teacher, batch.hint_teacher) if use_hint else None
+        hidden_BTD = final_hidden(model, batch.student.ids_BT)
+        hidden.append(hidden_BTD)
+        if use_policy:
+            losses.append(_policy(trainer, batch, hidden_BTD, counts))
+        if use_lm:
+            values_N = lm_ce(project(model, batch.lm.predictors(hidden_BTD)), batch.lm.ids_N)
+            losses.append(ChannelLoss(name="lm_ce", values=values_N, tokens=len(batch.lm), global_units=counts.lm_tokens))
+        if teacher_NV is not None:
+            student_NV = project(model, batch.hint_student.predictors(hidden_BTD))
+            how = trainer.settings.hint
+            values_N = hint_divergence(student_NV, teacher_NV, divergence=how.divergence, beta=how.beta, temperature=how.temperature)
+            losses.append(ChannelLoss(name="hint", values=values_N, tokens=len(batch.hint_student), global_units=counts.hint_tokens))
+        if use_anchors:
+            anchor_N = lm_ce(project(model, batch.anchor.predictors(hidden_BTD)), batch.anchor.ids_N)
+
+    if use_pairs or anchor_N is not None:
+        losses.append(_preference(trainer, batch, anchor_N, hidden, counts))
+    return losses, hidden
+
+
+def _policy(trainer: Trainer, batch: Batch, hidden_BTD: Tensor, counts: Counts) -> ChannelLoss:
+    """Dr.GRPO: summed over tokens, divided by the rollouts of the step."""
+    logp_N = token_logprobs(project(trainer.student.model, batch.action.predictors(hidden_BTD)), batch.action.ids_N)
+    given, clip = (logp_N, batch.sampled_logp_N, batch.advantage_N), trainer.settings.policy.clip
+    return ChannelLoss(
+        name="policy",
+        values=dr_grpo(*given, clip=clip),
+        tokens=len(batch.action),
+        global_units=counts.sampled_rollouts,
+        told={"clipped": clipped(*given, clip=clip)},
+    )
+
+
+def _preference(trainer: Trainer, batch: Batch, anchor_N: Tensor | None, hidden: list[Tensor], counts: Counts) -> ChannelLoss:
+    """The mean over pairs plus `anchor` times the mean over anchor tokens, each value with its weight; adds its forward to `hidden`."""
+    settings, values, weights, tokens, told = trainer.settings.preference, [], [], 0, {}
+    if batch.num_pairs and settings.objective == "clone":
+        values_N = _chosen_ce(trainer, batch, hidden)
+        values.append(values_N)
+        weights.append(torch.full_like(values_N, 1.0 / counts.chosen_tokens))
+        tokens += len(values_N)
+    elif batch.num_pairs:
+        policy, reference = _pair_logprobs(trainer, batch, hidden)
+        values_P = dpo(*policy, *reference, beta=settings.beta, label_smoothing=settings.label_smoothing)
+        values.append(values_P)
+        weights.append(torch.full_like(values_P, 1.0 / counts.pairs))
+        tokens += len(batch.response)
+        told = {"accuracy": margins(*policy, *reference).detach() > 0, "chosen_logratio": (policy[0] - reference[0]).detach()}
+    if anchor_N is not None:
+        values.append(anchor_N)
+        weights.append(torch.full_like(anchor_N, settings.anchor / counts.anchor_tokens))
+        tokens += len(anchor_N)
+    return ChannelLoss(name="preference", values=torch.cat(values), weights=torch.cat(weights), tokens=tokens, global_units=1, told=told)
+
+
+def _pair_logprobs(trainer: Trainer, batch: Batch, hidden: list[Tensor]) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """((chosen_P, rejected_P) of the student, the same of the reference): log-probs of whole responses."""
+
+    def sides(logits_NV: Tensor) -> tuple[Tensor, Tensor]:
+        logp_N = token_logprobs(logits_NV, batch.response.ids_N)
+        both = sequence_logprobs(logp_N, batch.response.item_N, num_sequences=len(batch.pair))
+        return both[: batch.num_pairs], both[batch.num_pairs :]
+
+    reference = sides(_reference_logits(trainer, "preference", batch.pair, batch.response))
+    hidden_BTD = final_hidden(trainer.student.model, batch.pair.ids_BT)
+    hidden.append(hidden_BTD)
+    return sides(project(trainer.student.model, batch.response.predictors(hidden_BTD))), reference
+
+
+def _chosen_ce(trainer: Trainer, batch: Batch, hidden: list[Tensor]) -> Tensor:
+    """Cross-entropy of each token of the chosen sides; their rows stand first."""
+    hidden_BTD = final_hidden(trainer.student.model, batch.pair.ids_BT[: batch.num_pairs])
+    hidden.append(hidden_BTD)
+    chosen = batch.response.first(batch.num_pairs)
+    return lm_ce(project(trainer.student.model, chosen.predictors(hidden_BTD)), chosen.ids_N)
+
+
+def _reference_logits(trainer: Trainer, name: Channel, rows: Rows, targets: Targets) -> Tensor:
+    """Logits of a model that gets no gradient, at the tokens of `targets`."""
+    with trainer.references[name].scoring() as model:
+        places = {"row_N": targets.row_N, "position_N": targets.position_N}
+        return project(model, predictors(model, rows.ids_BT, rows.lengths_B, **places, max_tokens=trainer.settings.micro_tokens))
