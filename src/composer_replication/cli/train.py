@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from composer_replication.cli.flags import Common, dotted_settings
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.student import FOLDER, TINY, built_tokenizer
-from composer_replication.cli.train_text import show_event, show_plan, show_step
+from composer_replication.cli.train_text import Steps, show_event, show_plan
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import DataError, need
 from composer_replication.core.rundir import RunDir, create_run, open_run
@@ -20,7 +21,7 @@ from composer_replication.training.plan import check_plan
 
 
 def train(*, resume: Path | None = None, accept_changes: bool = False, name: str = "", common: Common = Common()) -> int:
-    """Train the student on examples/: a new run directory under runs/.
+    """Train the student on examples/ and, with rollouts.env, on what it does itself: a new run directory under runs/.
 
     Parameters
     ----------
@@ -34,34 +35,51 @@ def train(*, resume: Path | None = None, accept_changes: bool = False, name: str
     job = open_job(common)
     for package in ("torch", "transformers", "accelerate"):
         need(package, extra="train")
-    tokenizer = built_tokenizer(job.examples, build_command=job.command("build"))
-    data = load_examples(job, tokenizer)
+    config, live = job.config, bool(job.config.rollouts.env)
+    tokenizer = _tokenizer(job)
+    data = load_examples(job, tokenizer) if job.examples.is_dir() or not live else Dataset(examples=(), pairs=(), meta={})
     plan = show_plan(job, data)
-    check_plan(job.config.train, examples=data.examples, pairs=data.pairs)
+    check_plan(config.train, examples=data.examples, pairs=data.pairs, imported=not live or config.train.lm_ce.weight > 0)
     if job.dry_run:
         return job.finish({"plan": plan}, wrote=[job.runs / (name or "<new run>")], next_command=job.command("train"))
     from composer_replication.models.load import load_student
+    from composer_replication.training.live import Live
     from composer_replication.training.loop import train as run_training
     from composer_replication.training.ranks import shared_run
+    from composer_replication.training.world import open_world
 
-    student = load_student(job.config.student, tokenizer=tokenizer, seed=job.config.seed)
+    student = load_student(config.student, tokenizer=tokenizer, seed=config.seed)
     run = open_run(resume) if resume is not None else shared_run(lambda: _new_run(job, data, name))
     job.screen.line(f" run      {run.path}   ({student.num_trainable} of {student.num_parameters} weights are trained)")
-    result = run_training(
-        job.config,
-        student=student,
-        examples=data.examples,
-        pairs=data.pairs,
-        run=run,
-        resume=resume is not None,
-        accept_changes=accept_changes,
-        on_step=lambda line: show_step(job, line),
-        on_event=lambda event: show_event(job, event),
-    )
+    with ExitStack() as stack:
+        producer: Live | None = None
+        if live:
+            renderer = Renderer.for_tokenizer(tokenizer, family=config.student.template)
+            producer = Live(config=config, renderer=renderer, world=stack.enter_context(open_world(config.rollouts.env)))
+        result = run_training(
+            config,
+            student=student,
+            examples=data.examples,
+            pairs=data.pairs,
+            run=run,
+            live=producer,
+            resume=resume is not None,
+            accept_changes=accept_changes,
+            on_step=Steps(job),
+            on_event=lambda event: show_event(job, event),
+        )
     value: dict[str, Any] = {"run": str(run.path), "steps": result.steps, "statuses": result.statuses, "metrics": result.metrics}
     wrote = [run.path, *([result.checkpoint] if result.checkpoint else [])]
     job.screen.line(" a loss that falls is no evidence of learning; evaluation comes with a later issue", style="dim")
     return job.finish(value, wrote=wrote, next_command=f"{job.command('show run')} {run.path.name}")
+
+
+def _tokenizer(job: Job) -> Any:
+    """The tokenizer that `build` used; where nothing was built, and the student only plays, that of the student's own folder."""
+    model = job.config.student.model
+    if job.config.rollouts.env and model != TINY and not job.examples.is_dir():
+        return load_tokenizer(model)
+    return built_tokenizer(job.examples, build_command=job.command("build"))
 
 
 def load_examples(job: Job, tokenizer: Any) -> Dataset:
@@ -82,5 +100,6 @@ def _new_run(job: Job, data: Dataset, name: str) -> RunDir:
     files = [word for path in job.loaded.files for word in ("-c", str(path.absolute()))]
     command = shlex.join(["recompose", "train", *files, "-o", str(job.work.absolute()), *settings])
     inputs = [(job.examples / EXAMPLES, len(data.examples)), (job.examples / PAIRS, len(data.pairs)), (job.examples / FOLDER, 1)]
+    inputs = inputs if data.meta else []
     seed = stage_seed(job.config.seed, "train")
     return create_run(job.runs, resolved=job.config.model_dump(mode="json"), command=command, seed=seed, inputs=inputs, name=name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,59 +10,100 @@ from composer_replication.cli.job import Job
 from composer_replication.core.errors import ConfigError
 from composer_replication.tokens.artefact import Dataset
 
-CHANNELS = ("lm_ce", "hint", "preference")
+CHANNELS = ("policy", "lm_ce", "hint", "preference")
 COLOUR = {"active": "green", "exhausted": "green", "off": "dim", "starved": "red", "dead": "red"}
 
 
 def show_plan(job: Job, data: Dataset) -> dict[str, Any]:
-    """Tokens and weights per channel; refuses a weighted channel for which the data set holds nothing at all."""
-    settings = job.config.train
-    weights = {"lm_ce": settings.lm_ce.weight, "hint": settings.hint.weight, "preference": settings.preference.weight}
+    """Tokens and weights per channel, and rollouts per step; refuses a weighted channel for which there is nothing at all."""
+    settings, rollouts = job.config.train, job.config.rollouts
+    weights = {name: getattr(settings, name).weight for name in CHANNELS}
     units = {
+        "policy": 0,
         "lm_ce": sum(b - a for e in data.examples for a, b in e.trained),
         "hint": sum(len(v.target_ids) for e in data.examples for v in e.hints),
         "preference": len(data.pairs),
     }
-    per_epoch = -(-len(data.examples) // settings.batch_examples)
+    played = rollouts.groups * rollouts.group_size if rollouts.env else 0
+    by_play = {"policy": f"{played} rollouts a step", "hint": f"at most {rollouts.hint_sites} sites a step"} if played else {}
     job.screen.table(
-        [(name, weights[name], units[name], "off" if weights[name] == 0 else "") for name in CHANNELS],
+        [(name, weights[name], units[name], "off" if weights[name] == 0 else by_play.get(name, "")) for name in CHANNELS],
         head=("channel", "weight", "tokens or pairs", ""),
     )
-    told = f"{settings.steps} steps of {settings.batch_examples} examples; one pass is {per_epoch} steps"
-    job.screen.line(f" plan     {told}; at most {settings.micro_tokens} padded tokens in one forward")
-    unused = [name for name in CHANNELS if weights[name] == 0 and units[name]]
-    for name in unused:
-        job.screen.line(f" note     there is data for {name}, but its weight is 0: set train.{name}.weight", style="yellow")
+    _say_plan(job, data, played=played)
     for name in CHANNELS:
-        if weights[name] and not units[name]:
-            fix = (
-                "give pairs with build.pairs and build again" if name == "preference" else f"look at what `{job.command('build')}` left out"
-            )
+        if weights[name] == 0 and units[name]:
+            job.screen.line(f" note     there is data for {name}, but its weight is 0: set train.{name}.weight", style="yellow")
+        if weights[name] and not units[name] and name not in by_play:
+            nothing = "nothing is played" if name == "policy" else "the examples hold nothing for it"
             raise ConfigError(
-                f"channel {name} has weight {weights[name]}, but the examples hold nothing for it",
-                fix=f"{fix}, or set train.{name}.weight = 0",
+                f"channel {name} has weight {weights[name]}, but {nothing}",
+                fix=f"{_remedy(job, name)}, or set train.{name}.weight = 0",
             )
-    return {"weights": weights, "units": units, "steps": settings.steps, "examples": len(data.examples), "pairs": len(data.pairs)}
+    plan = {"weights": weights, "units": units, "steps": settings.steps, "examples": len(data.examples), "pairs": len(data.pairs)}
+    return {**plan, "rollouts_per_step": played, "placebo": list(settings.placebo)}
 
 
-def show_step(job: Job, line: Mapping[str, Any]) -> None:
-    """One line a step, key=value, so that it can be searched."""
+def _remedy(job: Job, channel: str) -> str:
+    """What gives a channel something to train on."""
+    if channel == "policy":
+        return 'set rollouts.env = "workshop"'
+    return "give pairs with build.pairs and build again" if channel == "preference" else f"look at what `{job.command('build')}` left out"
+
+
+def _say_plan(job: Job, data: Dataset, *, played: int) -> None:
+    settings, rollouts = job.config.train, job.config.rollouts
+    parts = [f"{settings.steps} steps"]
+    if played:
+        extra = f", and at most {rollouts.extra_groups * rollouts.group_size} more for flat groups" if rollouts.extra_groups else ""
+        parts.append(f"{played} rollouts a step in {rollouts.env!r} ({rollouts.groups} tasks x {rollouts.group_size}{extra})")
+    if data.examples and (not played or settings.lm_ce.weight):
+        per_epoch = -(-len(data.examples) // settings.batch_examples)
+        parts.append(f"{settings.batch_examples} examples a step, one pass is {per_epoch} steps")
+    job.screen.line(f" plan     {'; '.join(parts)}; at most {settings.micro_tokens} padded tokens in one forward")
+    if settings.placebo:
+        job.screen.line(f" placebo  {', '.join(settings.placebo)}: nothing about these can be learnt from this run", style="yellow")
+
+
+class Steps:
+    """Shows one line a step, key=value, so that it can be searched; the time left is that of the steps seen since this launch."""
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.began, self.seen = job, time.monotonic(), 0
+
+    def __call__(self, line: Mapping[str, Any]) -> None:
+        """One step was taken."""
+        self.seen += 1
+        left = (time.monotonic() - self.began) / self.seen * (self.job.config.train.steps - line["step"])
+        bad = any(line.get(f"{name}/status") in ("starved", "dead") for name in CHANNELS)
+        self.job.screen.line(" " + step_text(line, left_s=left), style="red" if bad else "")
+
+
+def step_text(line: Mapping[str, Any], *, left_s: float) -> str:
+    """One step in one line.
+
+    >>> step_text({"step": 3, "rollouts/success": 0.25, "sites/found": 9, "sites/used": 8, "health/kl": 0.0123}, left_s=75)
+    'step=3 | success=0.25 sites=8/9 kl=0.012 | eta=1m15s'
+    """
     parts = [f"step={line['step']}"]
+    if "rollouts/success" in line:
+        sites = f" sites={line.get('sites/used', 0)}/{line['sites/found']}" if "sites/found" in line else ""
+        kl = f" kl={line['health/kl']:.3f}" if "health/kl" in line else ""
+        parts.append(f"success={line['rollouts/success']:.2f}{sites}{kl}")
     for name in CHANNELS:
-        status = line[f"{name}/status"]
-        if status == "off":
-            continue
-        loss = line[f"{name}/loss"]
-        shown = "" if loss is None else f" loss={loss:.4f}"
-        parts.append(f"{name}={status}{shown} tokens={line[f'{name}/tokens']} grad={line[f'{name}/grad_norm']:.3g}")
-    bad = any(line[f"{name}/status"] in ("starved", "dead") for name in CHANNELS)
-    job.screen.line(" " + " | ".join(parts), style="red" if bad else "")
+        status = line.get(f"{name}/status", "off")
+        if status != "off":
+            loss = line[f"{name}/loss"]
+            shown = "" if loss is None else f" loss={loss:.4f}"
+            parts.append(f"{name}={status}{shown} tokens={line[f'{name}/tokens']} grad={line[f'{name}/grad_norm']:.3g}")
+    minutes, seconds = divmod(round(left_s), 60)
+    return " | ".join([*parts, f"eta={minutes}m{seconds:02d}s" if minutes else f"eta={seconds}s"])
 
 
 def show_event(job: Job, event: Mapping[str, Any]) -> None:
     """A warning at once; the rest with --verbose."""
     facts = ", ".join(f"{k} {v}" for k, v in event.items() if k not in ("t", "kind", "attempt"))
-    if event["kind"] in ("starved", "dead"):
+    if event["kind"] in ("starved", "dead", "drift", "restored"):
         job.screen.line(f" WARNING  {event['kind']}: {facts}", style="bold red")
     else:
         job.screen.detail(f" event    {event['kind']}: {facts}")

@@ -91,6 +91,11 @@ class RunDir:
         """Per-token log-probs of the watched sites after `step` steps."""
         return self.path / "tokens" / f"step_{step:06d}.json"
 
+    @property
+    def watched_jsonl(self) -> Path:
+        """The watched sites, where they were chosen from the run's own rollouts."""
+        return self.path / "tokens" / "watched.jsonl"
+
     def token_tables(self) -> list[tuple[int, Path]]:
         """(steps, file) of every token table, first step first."""
         return _numbered(self.path / "tokens", ".json")
@@ -99,6 +104,10 @@ class RunDir:
     def evaluation_json(self) -> Path:
         """Rows with intervals and paired differences; absent where no evaluation was run."""
         return self.path / "evaluation.json"
+
+    def sample_file(self, step: int) -> Path:
+        """A few sessions that the policy sampled after `step` steps."""
+        return self.path / "samples" / f"step_{step:06d}.jsonl"
 
     def samples(self) -> list[tuple[int, Path]]:
         """(steps, file) of every file of sampled sessions, first step first."""

@@ -15,7 +15,6 @@ Sites for which only the same text, or a hint written for another rendering, is 
 from __future__ import annotations
 
 import dataclasses
-import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,14 +24,13 @@ import torch
 
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import DataError
+from composer_replication.data.hints import shuffle
+from composer_replication.data.hints.shuffle import Place
 from composer_replication.evaluation.stats import Interval, bootstrap_mean
 from composer_replication.losses.policy import token_logprobs
 from composer_replication.models.forward import predictors, project, scoring
 from composer_replication.tokens.batch import Rows, Targets, collate, micro_batches
 from composer_replication.tokens.example import HintView, TrainingExample
-
-_SAME_HINT, _SAME_KIND, _SAME_SESSION = 1000, 2, 1
-_SWEEPS = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +95,7 @@ class Audit:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Spot:
     """A site in its context."""
 
     example: TrainingExample
@@ -108,7 +106,7 @@ def audit_hints(
     model: Any, examples: Sequence[TrainingExample], *, pad_id: int, max_tokens: int, min_lift: float, seed: int, device: Any = "cpu"
 ) -> Audit:
     """Measure every hint view of the examples on `model` (the teacher); raises DataError where there is none."""
-    places = list({v.site_id: _Place(e, v) for e in reversed(examples) for v in reversed(e.hints)}.values())[::-1]
+    places = list({v.site_id: _Spot(e, v) for e in reversed(examples) for v in reversed(e.hints)}.values())[::-1]
     if not places:
         raise DataError("no hint view among the examples", fix="run `recompose hints` and `recompose build` first")
     donors = shuffled_donors([p.view for p in places], [p.example.session_id for p in places], seed=stage_seed(seed, "hint_lift"))
@@ -127,42 +125,17 @@ def audit_hints(
 
 
 def shuffled_donors(views: Sequence[HintView], sessions: Sequence[str], *, seed: int) -> list[int | None]:
-    """For each view the index of the view whose hint it gets; None where only its own text or another rendering is left.
-
-    A random cycle, improved by swaps until no swap helps: each hint is used once, nobody keeps its own.
-    """
-
-    def cost(i: int, j: int) -> int:
-        a, b = views[i], views[j]
-        bad = i == j or a.hint_ids == b.hint_ids or a.rendering != b.rendering
-        return _SAME_HINT * bad + _SAME_KIND * (a.kind == b.kind) + _SAME_SESSION * (sessions[i] == sessions[j])
-
-    rng, n = random.Random(seed), len(views)
-    order = list(range(n))
-    rng.shuffle(order)
-    donor = [0] * n
-    for k, i in enumerate(order):
-        donor[i] = order[(k + 1) % n]
-    for _ in range(_SWEEPS):
-        swapped = False
-        for i in rng.sample(range(n), n):
-            now = cost(i, donor[i])
-            partners = rng.sample(range(n), min(n, 64)) if now else []
-            for j in partners:
-                if cost(i, donor[j]) + cost(j, donor[i]) < now + cost(j, donor[j]):
-                    donor[i], donor[j] = donor[j], donor[i]
-                    now, swapped = cost(i, donor[i]), True
-        if not swapped:
-            break
-    return [j if cost(i, j) < _SAME_HINT else None for i, j in enumerate(donor)]
+    """For each view the index of the view whose hint it gets; None where only its own text or another rendering is left."""
+    places = [Place(hint=v.hint_ids, kind=v.kind, group=group, form=v.rendering) for v, group in zip(views, sessions, strict=True)]
+    return shuffle.shuffled_donors(places, seed=seed)
 
 
-def _relations(place: _Place, donor: _Place) -> list[str]:
+def _relations(place: _Spot, donor: _Spot) -> list[str]:
     names = ["same_kind"] if place.view.kind == donor.view.kind else []
     return [*names, "same_session"] if place.example.session_id == donor.example.session_id else names
 
 
-def _score(model: Any, usable: Sequence[tuple[_Place, _Place]], *, pad_id: int, max_tokens: int, device: Any) -> list[SiteLift]:
+def _score(model: Any, usable: Sequence[tuple[_Spot, _Spot]], *, pad_id: int, max_tokens: int, device: Any) -> list[SiteLift]:
     """Three rows per site: without a hint, below its own, below the donor's."""
     trials = {}
     for place, donor in usable:

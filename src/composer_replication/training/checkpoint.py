@@ -3,7 +3,8 @@
     step_000040/model.safetensors (or adapter_model.safetensors), config.json, tokenizer...   readable by from_pretrained
     step_000040/optimiser.safetensors     "<parameter>/exp_avg", "<parameter>/exp_avg_sq", "<parameter>/step"
     step_000040/references.safetensors    "<channel>/<weight>" of a reference that moves (hint.teacher = ema)
-    step_000040/trainer.json              step, settings, hashes of data and start weights, channel means, health
+    step_000040/trainer.json              step, settings, hashes of data and start weights, channel means, health, good or not
+    rejected_step_000050/                 later than the one that a health rule went back to
 
 Random numbers and the sampler are functions of (seed, step, rank), so neither has state to save.
 """
@@ -30,6 +31,7 @@ from composer_replication.models.load import Student
 
 SCHEMA = 2
 OPTIMISER, REFERENCES, TRAINER = "optimiser.safetensors", "references.safetensors", "trainer.json"
+REJECTED = "rejected_"
 
 
 def save_checkpoint(
@@ -42,7 +44,7 @@ def save_checkpoint(
     keep: int,
     extra: Mapping[str, Tensor] | None = None,
 ) -> Path:
-    """Write the checkpoint after `step` steps, then remove all but the newest `keep`; returns its folder.
+    """Write the checkpoint after `step` steps, then remove all but the newest `keep` and the newest good one; returns its folder.
 
     `extra` are tensors that are neither weights nor optimiser state (`Trainer.extra_tensors`); `load_extra` reads them.
     """
@@ -64,9 +66,46 @@ def save_checkpoint(
     if folder.exists():  # a step that ran again after a resume
         shutil.rmtree(folder)
     os.replace(scratch, folder)
-    for _, old in run.checkpoints()[:-keep]:
+    for old in _outdated(run, keep=keep):
         shutil.rmtree(old)
     return folder
+
+
+def _outdated(run: RunDir, *, keep: int) -> list[Path]:
+    """All but the newest `keep` checkpoints, and never the newest good one: it is what a stopped run goes back to."""
+    kept = run.checkpoints()
+    good = [folder for _, folder in kept if is_good(folder)][-1:]
+    return [folder for _, folder in kept[:-keep] if folder not in good]
+
+
+def is_good(folder: Path) -> bool:
+    """Whether no health rule was past half of its limit when the checkpoint was written; without live rollouts there is no such rule."""
+    path = folder / TRAINER
+    return path.exists() and bool(json.loads(path.read_text(encoding="utf-8")).get("good", True))
+
+
+def good_checkpoint(run: RunDir) -> tuple[int, Path]:
+    """(steps, folder) of the newest good checkpoint; raises DataError where there is none."""
+    good = [(step, folder) for step, folder in run.checkpoints() if is_good(folder)]
+    if not good:
+        raise DataError("no good checkpoint to go back to", where=str(run.checkpoints_dir), fix="start a new run")
+    return good[-1]
+
+
+def set_aside(run: RunDir, *, after: int) -> list[str]:
+    """Rename the checkpoints of more than `after` steps, so that nothing takes their weights for the run's; returns the new names.
+
+    Example: step_000040 -> rejected_step_000040
+    """
+    names: list[str] = []
+    for step, folder in run.checkpoints():
+        if step > after:
+            aside = folder.with_name(f"{REJECTED}{folder.name}")
+            if aside.exists():
+                shutil.rmtree(aside)
+            os.replace(folder, aside)
+            names.append(aside.name)
+    return names
 
 
 def read_state(folder: Path) -> dict[str, Any]:
@@ -101,7 +140,8 @@ def load_extra(folder: Path) -> dict[str, Tensor]:
 def training_settings(config: Config) -> dict[str, Any]:
     """The settings that decide what training computes; the others may change between launches."""
     dump = config.model_dump(mode="json")
-    return {key: dump[key] for key in ("seed", "student", "train")}
+    live = ("rollouts", "sites", "hints") if config.rollouts.env else ()
+    return {key: dump[key] for key in ("seed", "student", "train", *live)}
 
 
 def check_resume(state: Mapping[str, Any], *, settings: Mapping[str, Any], identity: Mapping[str, str], accept_changes: bool) -> list[str]:

@@ -1,11 +1,25 @@
-"""A channel is never silently zero: its status every step, a warning at once, a stop after too many bad steps in a row."""
+"""When a run is stopped: the only home of these rules.
+
+Health is about channels: never silently zero, a warning at once, a stop after too many bad steps in a row.
+PolicyHealth is about a policy that acts. A channel's own numbers can look perfect while the policy collapses (measured: its mistake and
+its divergence both went to 0 with success), so what is judged is the policy:
+
+    kl              mean KL(student || start) per sampled token is above max_kl
+    unresolvable    in two steps in a row at least max_unresolvable of the calls were malformed or named what is not there
+    monitor         success on the monitor tasks fell by more than max_monitor_loss of its start, and by more than two standard errors
+
+A checkpoint is good where no rule was past half of its limit; on a stop the newest good one is put back (training/restore.py). The
+rates of valid and of state-changing calls, entropy and length are compared with the run's first step: they warn and stop nothing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import fmean, stdev
 from typing import Any
 
+from composer_replication.core.config.train import HealthSettings
 from composer_replication.core.errors import StoppedError
 from composer_replication.losses.channel import CHANNELS, Channel, Status, channel_status
 
@@ -85,3 +99,128 @@ class Health:
         """From the checkpoint."""
         self.was_active.update(state["was_active"])
         self.bad_steps.update(state["bad_steps"])
+
+
+UNRESOLVABLE_STEPS = 2
+"""So many steps in a row: healthy runs were seen to reach 0.21 in one step and to recover in the next."""
+MONITOR_ERRORS = 2.0
+"""By so many standard errors success must have fallen: less is chance."""
+_HALF = 0.5
+_BANDS: dict[str, tuple[float, float]] = {
+    "rollouts/valid_calls": (0.8, 9.9),
+    "rollouts/changing_calls": (0.5, 3.0),
+    "rollouts/entropy": (0.5, 2.0),
+    "rollouts/message_tokens": (0.5, 2.0),
+}
+"""Lowest and highest multiple of the first step's value that needs no warning; entropy rises before a collapse and falls in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breach:
+    """A rule that was broken, e.g. Breach(rule="kl", value=0.41, limit=0.3, words="KL to the start is 0.41 nats per token")."""
+
+    rule: str
+    value: float
+    limit: float
+    words: str
+
+    def error(self, *, step: int, restored: int) -> StoppedError:
+        """The end of the run, after the checkpoint of step `restored` was put back (exit code 3)."""
+        return StoppedError(
+            f"health rule {self.rule!r} after {step} steps: {self.words}, the limit is {self.limit:g};"
+            f" the weights after {restored} steps were put back",
+            where=self.rule,
+            fix="lower train.learning_rate, use a frozen teacher (train.hint.teacher), or look at samples/ before raising train.health",
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class PolicyHealth:
+    """The rules on a live policy; `state` and `restore` carry what they remember over a resume.
+
+    Example: health.calls({"rollouts/unresolvable": 0.2, ...}); health.kl(0.02); health.monitor((1.0, 0.0, ...)); health.breach()
+    """
+
+    settings: HealthSettings
+    bad_steps: int = 0
+    unresolvable: float = 0.0
+    drift: float = 0.0
+    start_success: tuple[float, ...] = ()
+    success: tuple[float, ...] = ()
+    start: dict[str, float] = field(default_factory=dict)
+    outside: set[str] = field(default_factory=set)
+
+    def calls(self, facts: Mapping[str, float]) -> list[dict[str, Any]]:
+        """Take in one step's rollouts; returns a warning for each measure that has just left its band around the first step's value."""
+        self.unresolvable = facts.get("rollouts/unresolvable", 0.0)
+        self.bad_steps = self.bad_steps + 1 if self.unresolvable >= self.settings.max_unresolvable else 0
+        warnings: list[dict[str, Any]] = []
+        for name, (low, high) in _BANDS.items():
+            if name not in facts:
+                continue
+            first = self.start.setdefault(name, facts[name])
+            inside = low * first <= facts[name] <= high * first
+            if not inside and name not in self.outside:
+                warnings.append({"measure": name, "value": facts[name], "start": first})
+            (self.outside.discard if inside else self.outside.add)(name)
+        return warnings
+
+    def kl(self, value: float) -> None:
+        """Take in the mean KL(student || start)."""
+        self.drift = value
+
+    def monitor(self, success: tuple[float, ...]) -> None:
+        """Take in success on each monitor task; the first call is the start."""
+        self.start_success, self.success = self.start_success or success, success
+
+    def breach(self) -> Breach | None:
+        """The first rule that what was taken in last breaks, or None."""
+        limits = self.settings
+        if self.drift > limits.max_kl:
+            words = f"the mean KL(student, start) on the rollouts is {self.drift:.3g} nats per token"
+            return Breach(rule="kl", value=self.drift, limit=limits.max_kl, words=words)
+        if self.bad_steps >= UNRESOLVABLE_STEPS:
+            words = f"{self.unresolvable:.0%} of the calls could not be resolved, {self.bad_steps} steps in a row"
+            return Breach(rule="unresolvable", value=self.unresolvable, limit=limits.max_unresolvable, words=words)
+        if self._lost(limits.max_monitor_loss, errors=MONITOR_ERRORS):
+            words = f"success on {len(self.success)} monitor tasks fell from {fmean(self.start_success):.3f} to {fmean(self.success):.3f}"
+            return Breach(rule="monitor", value=self._loss(), limit=limits.max_monitor_loss, words=words)
+        return None
+
+    @property
+    def good(self) -> bool:
+        """Whether no rule is past half of its limit: the weights are worth going back to."""
+        limits = self.settings
+        calm = self.drift <= _HALF * limits.max_kl and self.unresolvable < _HALF * limits.max_unresolvable
+        return calm and not self._lost(_HALF * limits.max_monitor_loss, errors=_HALF * MONITOR_ERRORS)
+
+    def _loss(self) -> float:
+        """By which share of its start success on the monitor tasks fell."""
+        start = fmean(self.start_success) if self.start_success else 0.0
+        return (start - fmean(self.success)) / start if start > 0 else 0.0
+
+    def _lost(self, share: float, *, errors: float) -> bool:
+        """Whether success fell by more than this share and by more than so many standard errors of the paired differences."""
+        if self._loss() <= share:
+            return False
+        fell = [a - b for a, b in zip(self.start_success, self.success, strict=True)]
+        error = stdev(fell) / len(fell) ** 0.5 if len(fell) > 1 else 0.0
+        return fmean(fell) > errors * error
+
+    def state(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        return {
+            "bad_steps": self.bad_steps,
+            "unresolvable": self.unresolvable,
+            "drift": self.drift,
+            "start_success": list(self.start_success),
+            "success": list(self.success),
+            "start": self.start,
+            "outside": sorted(self.outside),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """From the checkpoint."""
+        self.bad_steps, self.unresolvable, self.drift = state["bad_steps"], state["unresolvable"], state["drift"]
+        self.start_success, self.success = tuple(state["start_success"]), tuple(state["success"])
+        self.start, self.outside = dict(state["start"]), set(state["outside"])

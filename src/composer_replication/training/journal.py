@@ -1,17 +1,19 @@
-"""What a run writes down: metrics, events, log and token tables; only the main rank writes, every rank may call.
+"""What a run writes down: metrics, events, log, token tables and samples; only the main rank writes, every rank may call.
 
 Nothing here prints: `on_step` and `on_event` hand the same facts to whoever shows them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from composer_replication.core.codec import write_sessions
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir
+from composer_replication.core.trace import Session
 
 Listener = Callable[[dict[str, Any]], None]
 
@@ -25,6 +27,7 @@ class Journal:
     on_step: Listener | None = None
     on_event: Listener | None = None
     number: int = 0
+    noted: dict[str, Any] = field(default_factory=dict)
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
@@ -43,8 +46,14 @@ class Journal:
             if self.on_event is not None:
                 self.on_event(event)
 
+    def note(self, facts: Mapping[str, Any]) -> None:
+        """What was measured before a step; it goes into that step's line."""
+        self.noted.update(facts)
+
     def step(self, line: dict[str, Any], warnings: list[dict[str, Any]]) -> None:
-        """One step was taken; warnings become events at once."""
+        """One step was taken; what was noted is added to its line, warnings become events at once."""
+        line |= self.noted
+        self.noted = {}
         if self.main:
             self.run.add_metrics({**line, "attempt": self.number})
             self.run.add_log(_text("step", line), attempt=self.number)
@@ -57,6 +66,11 @@ class Journal:
         """Per-token log-probs of the watched sites after `step` steps."""
         if self.main:
             write_json(self.run.tokens(step), {"step": step, "sites": table})
+
+    def samples(self, step: int, sessions: Iterable[Session]) -> None:
+        """A few episodes of the policy after `step` steps."""
+        if self.main:
+            write_sessions(self.run.sample_file(step), sessions)
 
 
 def _text(kind: str, facts: Mapping[str, Any]) -> str:

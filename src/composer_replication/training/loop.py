@@ -1,13 +1,15 @@
 """The reference trainer: which examples and pairs each step gets, what is written down, when it stops. training/step.py is the step.
 
-The same examples and pairs are drawn on every rank. Random numbers are seeded from (seed, step, rank), so a resumed run repeats the
-killed one bit by bit on the same CPU.
+A step is fed by up to three producers: live rollouts of the policy (training/live.py), imported examples and anchors, and imported pairs
+(training/sampler.py). With live rollouts, imported examples beside anchors are drawn only where lm_ce has a weight.
+The same rollouts, examples and pairs are drawn on every rank. Random numbers are seeded from (seed, step, rank), so a resumed run
+repeats the killed one bit by bit on the same CPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from accelerate import Accelerator
 
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.root import Config
-from composer_replication.core.errors import DataError
+from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir
 from composer_replication.losses.channel import CHANNELS, Status
@@ -23,14 +25,20 @@ from composer_replication.losses.total import RunningMean
 from composer_replication.models.load import Student
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.training.checkpoint import check_resume, load_extra, load_tensors, read_state, save_checkpoint, training_settings
+from composer_replication.training.guard import Guard
 from composer_replication.training.identity import data_sha256, weights_sha256
-from composer_replication.training.journal import Journal
+from composer_replication.training.journal import Journal, Listener
+from composer_replication.training.live import Live, LiveStep, few
+from composer_replication.training.placebo import null_data
 from composer_replication.training.plan import check_plan
-from composer_replication.training.reference import live
+from composer_replication.training.reference import live as current
 from composer_replication.training.sampler import Sampler
 from composer_replication.training.state import Trainer, make_trainer
 from composer_replication.training.step import train_step
-from composer_replication.training.watch import token_table, watched
+from composer_replication.training.watch import keep_watched, kept_watched, token_table, watched
+
+NUM_SAMPLES = 8
+"""Episodes of a step that are written to samples/."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,61 +56,119 @@ def train(
     config: Config,
     *,
     student: Student,
-    examples: Sequence[TrainingExample],
+    examples: Sequence[TrainingExample] = (),
     pairs: Sequence[PreferencePair] = (),
     run: RunDir,
+    live: Live | None = None,
     resume: bool = False,
     accept_changes: bool = False,
-    on_step: Callable[[dict[str, Any]], None] | None = None,
-    on_event: Callable[[dict[str, Any]], None] | None = None,
+    on_step: Listener | None = None,
+    on_event: Listener | None = None,
 ) -> TrainResult:
     """Train `student` in place for config.train.steps steps and write the run directory.
 
     `student` holds the start weights also when resuming (they are the frozen teacher); the newest checkpoint is loaded here.
-    Raises StoppedError (exit code 3) where a channel stays starved or dead, DataError where there is nothing to train on,
-    ConfigError where an item does not fit into one forward.
+    Raises StoppedError (exit code 3) where a channel stays starved or dead, or where a rule on the live policy is broken (the newest good
+    weights are put back first), DataError where there is nothing to train on, ConfigError where an item does not fit into one forward.
     """
-    if not examples and not pairs:
-        raise DataError("no examples and no pairs: nothing to train on", fix="run `recompose build` and look at what it counts")
-    check_plan(config.train, examples=examples, pairs=pairs)
+    settings, imported = config.train, live is None or config.train.lm_ce.weight > 0
+    _check_sources(config, examples=examples, pairs=pairs, live=live)
+    check_plan(settings, examples=examples, pairs=pairs, imported=imported)
     if not resume and run.metrics():
         raise DataError("this run has taken steps already", where=str(run.path), fix="resume it, or start a new run")
-    accelerator, settings = Accelerator(), config.train
+    accelerator = Accelerator()
     trainer = make_trainer(config, student=student, accelerator=accelerator)
-    sampler = Sampler(examples=examples, pairs=pairs, batch_examples=settings.batch_examples, seed=stage_seed(config.seed, "sampler"))
+    sampler = _sampler(config, *null_data(examples, pairs, settings=settings, seed=config.seed), imported=imported)
     identity = {"data_sha256": data_sha256(examples, pairs), "start_sha256": weights_sha256(student.model)}
-    sites = watched(examples) if trainer.weights["hint"] else []
     journal = Journal(run=run, main=accelerator.is_main_process, on_step=on_step, on_event=on_event)
+    guard = Guard.of(trainer, live=live, journal=journal) if live is not None else None
     with journal.attempt():
-        first = _resume(trainer, journal, identity, accept_changes=accept_changes) if resume else 0
+        first = _resume(trainer, journal, identity, guard, accept_changes=accept_changes) if resume else 0
         journal.event("start", step=first, ranks=accelerator.num_processes, examples=len(examples), pairs=len(pairs))
+        if guard is not None and first == 0:
+            _checkpoint(trainer, journal, 0, identity, guard)
+        sites = [] if not settings.hint.weight else watched(sampler.examples) if live is None else kept_watched(run) if first else []
         line: dict[str, Any] = (run.metrics() or [{}])[-1] if first else {}
         for step in range(first, settings.steps):
-            if step == 0 and sites:
+            drawn, drawn_pairs = sampler.step(step)
+            made: LiveStep | None = None
+            rollouts: dict[str, Any] = {}
+            if guard is not None:
+                made = _play(guard, step=step)
+                drawn, rollouts = [*made.examples, *drawn], {"num_rollouts": made.num_rollouts}
+                if settings.hint.weight and not sites and (sites := watched([replace(e, actions=()) for e in made.examples])):
+                    _start_watching(trainer, journal, sites, step=step)
+            if step == 0 and sites and live is None:
                 journal.tokens(0, _watch(trainer, sites))
-            line = train_step(trainer, *sampler.step(step), step=step, journal=journal)
-            if step + 1 == settings.steps and sites:
-                journal.tokens(step + 1, _watch(trainer, sites))
-            if (step + 1) % settings.checkpoint_every == 0 or step + 1 == settings.steps:
-                _checkpoint(trainer, journal, step + 1, identity)
+            line = train_step(trainer, drawn, drawn_pairs, step=step, journal=journal, **rollouts)
+            done, last = step + 1, step + 1 == settings.steps
+            if last and sites:
+                journal.tokens(done, _watch(trainer, sites))
+            if done % settings.checkpoint_every == 0 or last:
+                if guard is not None and made is not None:
+                    guard.judge(made, steps=done, last=last)
+                _checkpoint(trainer, journal, done, identity, guard)
     kept = run.checkpoints()
     statuses: dict[str, Status] = {name: line[f"{name}/status"] for name in CHANNELS} if line else {}
     return TrainResult(run=run, steps=settings.steps, statuses=statuses, metrics=line, checkpoint=kept[-1][1] if kept else None)
 
 
-def _checkpoint(trainer: Trainer, journal: Journal, step: int, identity: Mapping[str, str]) -> None:
+def _check_sources(config: Config, *, examples: Sequence[Any], pairs: Sequence[Any], live: Live | None) -> None:
+    """Raise where there is nothing to train on, or a channel is weighted that only live rollouts could feed."""
+    if not examples and not pairs and live is None:
+        raise DataError("no examples and no pairs: nothing to train on", fix="run `recompose build` and look at what it counts")
+    if config.train.policy.weight and live is None:
+        what = f"channel policy has weight {config.train.policy.weight}, but nothing is played"
+        raise ConfigError(what, where="rollouts.env", fix='set rollouts.env = "workshop", or train.policy.weight = 0')
+
+
+def _sampler(config: Config, examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair], *, imported: bool) -> Sampler:
+    settings, preference = config.train, config.train.preference
+    return Sampler(
+        examples=examples,
+        pairs=pairs,
+        batch_examples=settings.batch_examples,
+        seed=stage_seed(config.seed, "sampler"),
+        batch_pairs=preference.batch_pairs,
+        batch_anchors=preference.batch_anchors if preference.weight and preference.anchor else 0,
+        imported=imported,
+    )
+
+
+def _play(guard: Guard, *, step: int) -> LiveStep:
+    """The step's rollouts by the weights as they are, looked at before anything is trained on them."""
+    settings, rollouts, journal = guard.trainer.settings, guard.trainer.config.rollouts, guard.journal
+    made = guard.live.step(guard.trainer.student.model, step=step)
+    if step % settings.checkpoint_every == 0 or step + 1 == settings.steps:
+        journal.samples(step, few(made, group_size=rollouts.group_size, count=NUM_SAMPLES))
+    journal.note(made.facts)
+    journal.note(guard.look(made, step=step))
+    return made
+
+
+def _start_watching(trainer: Trainer, journal: Journal, sites: list[TrainingExample], *, step: int) -> None:
+    """Choose what is watched for the rest of the run, resumed or not, and write its first table."""
+    if journal.main:
+        keep_watched(journal.run, sites)
+    journal.tokens(step, _watch(trainer, sites))
+
+
+def _checkpoint(trainer: Trainer, journal: Journal, step: int, identity: Mapping[str, str], guard: Guard | None) -> None:
     """Weights, optimiser, channel means and health after `step` steps; the main rank writes."""
+    judged = {} if guard is None else {"good": guard.health.good}
     if journal.main:
         means = {name: [mean.total, mean.weight] for name, mean in trainer.means.items()}
-        state = {"settings": training_settings(trainer.config), "means": means, "health": trainer.health.state(), **identity}
+        state = {"settings": training_settings(trainer.config), "means": means, "health": trainer.health.state(), **identity, **judged}
+        if guard is not None:
+            state["policy_health"] = guard.health.state()
         keep = trainer.settings.keep_checkpoints
         what = {"student": trainer.student, "optimiser": trainer.optimiser, "extra": trainer.extra_tensors()}
         save_checkpoint(journal.run, step, state=state, keep=keep, **what)
-    journal.event("checkpoint", step=step)
+    journal.event("checkpoint", step=step, **judged)
     trainer.accelerator.wait_for_everyone()
 
 
-def _resume(trainer: Trainer, journal: Journal, identity: Mapping[str, str], *, accept_changes: bool) -> int:
+def _resume(trainer: Trainer, journal: Journal, identity: Mapping[str, str], guard: Guard | None, *, accept_changes: bool) -> int:
     """Load the newest checkpoint; returns the number of steps it holds, 0 where the run was killed before its first."""
     if not (kept := journal.run.checkpoints()):
         return 0
@@ -113,6 +179,8 @@ def _resume(trainer: Trainer, journal: Journal, identity: Mapping[str, str], *, 
     trainer.load_extra(load_extra(folder))
     trainer.means.update({name: RunningMean(*state["means"][name]) for name in CHANNELS})
     trainer.health.restore(state["health"])
+    if guard is not None:
+        guard.health.restore(state["policy_health"])
     if changed and journal.main:
         write_json(journal.run.resolved_json, trainer.config.model_dump(mode="json"))
     journal.event("resume", step=step, changed=changed)
@@ -123,4 +191,4 @@ def _watch(trainer: Trainer, sites: list[TrainingExample]) -> list[dict[str, Any
     """Per-token log-probs of the watched sites, now."""
     place = {"pad_id": trainer.student.pad_id, "max_tokens": trainer.settings.micro_tokens, "device": trainer.accelerator.device}
     how, tokenizer = trainer.settings.hint, trainer.student.tokenizer
-    return token_table(sites, student=live(trainer.student), teacher=trainer.references["hint"], how=how, tokenizer=tokenizer, **place)
+    return token_table(sites, student=current(trainer.student), teacher=trainer.references["hint"], how=how, tokenizer=tokenizer, **place)

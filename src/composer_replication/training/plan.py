@@ -10,13 +10,15 @@ from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.training.sampler import Sampler
 
 
-def check_plan(settings: TrainSettings, *, examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair] = ()) -> None:
+def check_plan(
+    settings: TrainSettings, *, examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair] = (), imported: bool = True
+) -> None:
     """Raise ConfigError for what would otherwise stop a run in its middle, whenever the sampler draws it.
 
     Example: check_plan(config.train, examples=data.examples, pairs=data.pairs) names the longest item if it is longer than
-    train.micro_tokens, and train.batch_examples if one example a step cannot feed both channels.
+    train.micro_tokens, and train.batch_examples if one example a step cannot feed both channels (`imported` = they are drawn at all).
     """
-    Sampler(examples=examples, pairs=pairs, batch_examples=settings.batch_examples, seed=0)
+    Sampler(examples=examples, pairs=pairs, batch_examples=settings.batch_examples, seed=0, imported=imported)
     longest, name = max(forward_sizes(examples, pairs), default=(0, ""))
     if longest > settings.micro_tokens:
         raise ConfigError(

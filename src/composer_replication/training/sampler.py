@@ -4,7 +4,10 @@ Examples fall into two strata, with and without the rarer of the two channels (h
 replacement: a shuffled pass, then another. Every step takes at least one example of each stratum that exists, so a few hint views
 among many sessions still reach every step, and a step without a channel's inputs means that the data set has none; beyond that
 the strata share the step in proportion. One example a step cannot do that, so it is refused where both strata exist.
-Pairs are drawn in the same proportion as examples (as many passes over the pairs as over the examples), at least one a step.
+Pairs are drawn in the same proportion as examples (as many passes over the pairs as over the examples), at least one a step, or
+`batch_pairs` of them. Anchors come from `batch_anchors` sessions that have some, on top of the examples: an example drawn for its anchors
+brings nothing else, one drawn for the other channels brings no anchor, so how often each is seen does not depend on the other.
+With live rollouts that make the step's examples, imported ones can be left out (`imported=False`); pairs and anchors remain.
 Every rank draws the same step and takes its share of it (`share`).
 """
 
@@ -12,7 +15,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from composer_replication.core.config.base import stage_seed
@@ -33,9 +36,12 @@ class Sampler:
     pairs: Sequence[PreferencePair] = ()
     batch_examples: int
     seed: int
+    batch_pairs: int = 0
+    batch_anchors: int = 0
+    imported: bool = True
 
     def __post_init__(self) -> None:
-        if self.batch_examples < 2 and all(parts := strata(self.examples)):
+        if self.imported and self.batch_examples < 2 and all(parts := strata(self.examples)):
             raise ConfigError(
                 "train.batch_examples = 1 cannot feed both lm_ce and hint in every step: "
                 f"{len(parts[0])} examples hold a channel that {len(parts[1])} others lack",
@@ -47,8 +53,19 @@ class Sampler:
         rarer, rest = strata(self.examples)
         size = min(self.batch_examples, len(rarer) + len(rest))
         per_step = _rarer_per_step(len(rarer), len(rest), size)
-        chosen = self._draw(rarer, "rarer", step, per_step) + self._draw(rest, "rest", step, size - per_step)
-        return chosen, self._draw(self.pairs, "pairs", step, self._pairs_per_step(size, len(rarer) + len(rest)))
+        chosen = self._draw(rarer, "rarer", step, per_step) + self._draw(rest, "rest", step, size - per_step) if self.imported else []
+        chosen = [replace(e, anchored=()) if e.anchored else e for e in chosen]
+        pairs_per_step = self.batch_pairs or self._pairs_per_step(size, len(rarer) + len(rest))
+        return chosen + self._anchors(step), self._draw(self.pairs, "pairs", step, pairs_per_step)
+
+    def _anchors(self, step: int) -> list[TrainingExample]:
+        """The anchored examples of `batch_anchors` sessions, with their anchors alone."""
+        sessions: dict[str, list[TrainingExample]] = {}
+        for example in self.examples if self.batch_anchors else ():
+            if example.anchored:
+                sessions.setdefault(example.session_id, []).append(replace(example, trained=(), hints=(), actions=()))
+        drawn = self._draw(list(sessions), "anchors", step, min(self.batch_anchors, len(sessions)))
+        return [example for name in drawn for example in sessions[name]]
 
     def _pairs_per_step(self, size: int, num_examples: int) -> int:
         return max(1, round(size * len(self.pairs) / num_examples)) if num_examples else self.batch_examples

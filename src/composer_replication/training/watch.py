@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from composer_replication.core.config.train import HintSettings
+from composer_replication.core.jsonl import read_lines, write_lines
+from composer_replication.core.rundir import RunDir
 from composer_replication.losses.hint import hint_divergence
 from composer_replication.losses.policy import token_logprobs
 from composer_replication.models.forward import predictors, project
 from composer_replication.tokens.batch import Rows, Targets, collate
-from composer_replication.tokens.example import TrainingExample
+from composer_replication.tokens.example import TrainingExample, example_from_json, example_to_json
 from composer_replication.training.reference import Reference
 
 NUM_SITES = 8
@@ -30,6 +32,16 @@ def watched(examples: Sequence[TrainingExample], *, num_sites: int = NUM_SITES) 
         chosen.append(queues[0].pop(0))
         queues = [q for q in (*queues[1:], queues[0]) if q]
     return chosen
+
+
+def keep_watched(run: RunDir, examples: Sequence[TrainingExample]) -> None:
+    """Write down which examples are watched, so that a resumed run watches the same."""
+    write_lines(run.watched_jsonl, map(example_to_json, examples))
+
+
+def kept_watched(run: RunDir) -> list[TrainingExample]:
+    """What `keep_watched` wrote; nothing where it was not called."""
+    return [example_from_json(value) for _, value in read_lines(run.watched_jsonl)] if run.watched_jsonl.exists() else []
 
 
 def token_table(

@@ -1,0 +1,63 @@
+"""Which site's hint another site gets, where hints are shuffled: for the audit of hints and for the placebo of training.
+
+The shuffle is a permutation of the hints among the sites in which no site keeps its own text. Within that, donors of another kind and
+of another group (session or task) are preferred: a hint of the same kind, or of the same task, often says the same thing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+_SAME_HINT, _SAME_KIND, _SAME_GROUP = 1000, 2, 1
+_SWEEPS = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A site as the shuffle sees it: what its hint says, of which kind it is, in which session or task, and how hints are written there.
+
+    Example: Place(hint="Reminder: available tools: cat.", kind="unknown_tool", group="task-3", form="message")
+    """
+
+    hint: Hashable
+    kind: str
+    group: str
+    form: str = ""
+
+
+def shuffled_donors(places: Sequence[Place], *, seed: int) -> list[int | None]:
+    """For each place the index of the place whose hint it gets; None where only its own text or another form is left.
+
+    A random cycle, improved by swaps until no swap helps: each hint is used once, nobody keeps its own.
+
+    >>> shuffled_donors([Place(hint="a", kind="k", group="1"), Place(hint="b", kind="k", group="2")], seed=0)
+    [1, 0]
+    >>> shuffled_donors([Place(hint="a", kind="k", group="1"), Place(hint="a", kind="k", group="2")], seed=0)
+    [None, None]
+    """
+
+    def cost(i: int, j: int) -> int:
+        a, b = places[i], places[j]
+        bad = i == j or a.hint == b.hint or a.form != b.form
+        return _SAME_HINT * bad + _SAME_KIND * (a.kind == b.kind) + _SAME_GROUP * (a.group == b.group)
+
+    rng, n = random.Random(seed), len(places)
+    order = list(range(n))
+    rng.shuffle(order)
+    donor = [0] * n
+    for k, i in enumerate(order):
+        donor[i] = order[(k + 1) % n]
+    for _ in range(_SWEEPS):
+        swapped = False
+        for i in rng.sample(range(n), n):
+            now = cost(i, donor[i])
+            partners = rng.sample(range(n), min(n, 64)) if now else []
+            for j in partners:
+                if cost(i, donor[j]) + cost(j, donor[i]) < now + cost(j, donor[j]):
+                    donor[i], donor[j] = donor[j], donor[i]
+                    now, swapped = cost(i, donor[i]), True
+        if not swapped:
+            break
+    return [j if cost(i, j) < _SAME_HINT else None for i, j in enumerate(donor)]

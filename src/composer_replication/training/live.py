@@ -1,0 +1,242 @@
+"""A step's examples from the policy's own rollouts: play, find the mistakes, write hints, build views, weigh the messages.
+
+    with open_world("workshop") as world:
+        live = Live(config=config, renderer=Renderer.for_tokenizer(tokenizer), world=world)
+        made = live.step(student.model, step=3)
+        made.examples, made.num_rollouts, made.facts["rollouts/success"]
+
+A rollout is a session like an imported one: the same detectors and writers, the same builder. Its ids are those that were sampled;
+where the builder renders them again, they are compared one by one. lm_ce gets nothing of it: what the student wrote is no model answer.
+Everything is a function of (config.seed, step) and the weights, so a resumed run repeats itself bit by bit on the same CPU. On several
+ranks every rank samples the same rollouts from the same seed and then takes its share of the examples in `train_step`.
+An episode that ended for want of room, or in malformed calls, is scored like any other; none is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from composer_replication.core.config.base import stage_seed
+from composer_replication.core.config.root import Config
+from composer_replication.core.config.train import BuildSettings
+from composer_replication.core.errors import AlignmentError, ConfigError
+from composer_replication.core.site import Hint, Site
+from composer_replication.core.trace import Session
+from composer_replication.data.hints.write import write_hints
+from composer_replication.data.sites.find import find_sites
+from composer_replication.rollouts.episode import Rollout
+from composer_replication.rollouts.groups import Group, Groups, advantages, sample_groups
+from composer_replication.rollouts.meter import Meter
+from composer_replication.rollouts.sampler import Sampling, sample_rollouts
+from composer_replication.tokens.dataset import build_examples
+from composer_replication.tokens.example import Action, HintView, TrainingExample
+from composer_replication.tokens.renderer import Renderer
+from composer_replication.training.placebo import null_hints, null_rewards
+from composer_replication.training.vitals import rollout_facts
+from composer_replication.training.world import World
+
+AUTHOR = "student"
+_WHOLE = BuildSettings(max_tokens=1_000_000_000)  # an episode is one window: what does not fit into a forward is counted here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveStep:
+    """What one step's rollouts gave; `num_rollouts` counts all of them, flat groups included. `facts` are numbers by metric name.
+
+    `examples` hold every rollout with something to train on: a message with an advantage, or a hint view.
+    """
+
+    examples: tuple[TrainingExample, ...]
+    rollouts: tuple[Rollout, ...]
+    facts: Mapping[str, float]
+
+    @property
+    def num_rollouts(self) -> int:
+        """By this Dr.GRPO divides: a flat group's rollouts add zero to the sum and one each to the count."""
+        return len(self.rollouts)
+
+    @property
+    def sessions(self) -> tuple[Session, ...]:
+        """The episodes."""
+        return tuple(rollout.session for rollout in self.rollouts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hinted:
+    """The hint views of a step by session, and what became of its mistakes on the way."""
+
+    views: Mapping[str, tuple[HintView, ...]]
+    facts: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """The producer of a run; raises ConfigError where an episode may be longer than one forward."""
+
+    config: Config
+    renderer: Renderer
+    world: World
+    author: str = AUTHOR
+    meter: Meter = field(default_factory=Meter)
+
+    def __post_init__(self) -> None:
+        longest, room = self.config.rollouts.max_context_tokens, self.config.train.micro_tokens
+        if longest > room:
+            raise ConfigError(
+                f"an episode may have {longest} tokens, one forward holds {room}",
+                where="rollouts.max_context_tokens",
+                fix=f"set train.micro_tokens = {longest} or more",
+            )
+
+    def step(self, model: Any, *, step: int) -> LiveStep:
+        """Play the step's tasks with these weights and make its examples."""
+        settings, train = self.config.rollouts, self.config.train
+        groups = sample_groups(
+            self.world.train(self._seed(f"tasks:{step}")),
+            num_groups=settings.groups,
+            size=settings.group_size,
+            max_extra=settings.extra_groups,
+            sample=partial(sample_rollouts, model, renderer=self.renderer, settings=self.sampling(), author=self.author, meter=self.meter),
+            label=f"step-{step}:",
+        )
+        advantage = group_advantages(groups, how=train.placebo, seed=self._seed(f"rewards:{step}"))
+        hinted = self._hinted(groups.rollouts, step=step)
+        weighted = advantage if train.policy.weight else {}
+        examples = [example_of(r, advantage=weighted.get(r.session.id), views=hinted.views.get(r.session.id, ())) for r in groups.rollouts]
+        return LiveStep(
+            examples=tuple(e for e in examples if e.actions or e.hints),
+            rollouts=groups.rollouts,
+            facts={**rollout_facts(groups, advantage), **hinted.facts},
+        )
+
+    def monitor(self, model: Any) -> tuple[float, ...]:
+        """Success on each task of the monitor set: the same tasks and the same random numbers every time."""
+        makers = self.world.monitor(self._seed("monitor"), self.config.train.health.monitor_tasks)
+        envs = [make() for make in makers]
+        played = sample_rollouts(model, envs, renderer=self.renderer, settings=self.sampling(), author=self.author, label="monitor:")
+        return tuple(rollout.reward for rollout in played)
+
+    def sampling(self) -> Sampling:
+        """How messages are sampled in this run."""
+        s = self.config.rollouts
+        return Sampling(
+            temperature=s.temperature,
+            max_new_tokens=s.max_new_tokens,
+            max_context_tokens=s.max_context_tokens,
+            batch_episodes=s.batch_episodes,
+            seed=self._seed("rollouts"),
+        )
+
+    def _seed(self, stage: str) -> int:
+        return stage_seed(self.config.seed, f"live:{stage}")
+
+    def _hinted(self, rollouts: Sequence[Rollout], *, step: int) -> Hinted:
+        """Find the mistakes of the step, hint at most `hint_sites` of them, and build their views."""
+        config, train = self.config, self.config.train
+        tasks = {r.session.id: r.task_id for r in rollouts}
+        sites = {r.session.id: find_sites(r.session, settings=config.sites) for r in rollouts}
+        targets = sum(site.category in ("mistake", "recovery") for found in sites.values() for site in found)
+        if not train.hint.weight:
+            return Hinted(views={}, facts={"sites/found": targets})
+        reports = [write_hints(r.session, sites[r.session.id], settings=config.hints) for r in rollouts if sites[r.session.id]]
+        hints = [hint for report in reports for hint in report.hints]
+        task_of = {site.id: tasks[site.session_id] for found in sites.values() for site in found}
+        nulled = null_hints(hints, how=train.placebo, groups=task_of, count=self.renderer.codec.count, seed=self._seed(f"placebo:{step}"))
+        drawn = self._drawn(nulled.hints, step=step)
+        views = self._views(rollouts, sites=sites, hints=drawn)
+        fitting = {name: tuple(v for v in found if self._fits(v)) for name, found in views.items()}
+        return Hinted(
+            views=fitting,
+            facts={
+                "sites/found": targets,
+                "sites/without_hint": sum(sum(report.without.values()) for report in reports),
+                "sites/refused": sum(len(report.refused) for report in reports),
+                "sites/no_donor": nulled.dropped,
+                "sites/not_drawn": len(nulled.hints) - len(drawn),
+                "sites/not_built": len(drawn) - sum(map(len, fitting.values())),
+                "sites/used": sum(map(len, fitting.values())),
+            },
+        )
+
+    def _drawn(self, hints: Sequence[Hint], *, step: int) -> list[Hint]:
+        """At most `hint_sites` hints: each site has its own lot, so that leaving one out does not change the others' luck."""
+        lots = sorted(hints, key=lambda hint: self._seed(f"site:{step}:{hint.site_id}"))
+        chosen = {hint.site_id for hint in lots[: self.config.rollouts.hint_sites]}
+        return [hint for hint in hints if hint.site_id in chosen]
+
+    def _views(
+        self, rollouts: Sequence[Rollout], *, sites: Mapping[str, Sequence[Site]], hints: Sequence[Hint]
+    ) -> dict[str, tuple[HintView, ...]]:
+        """The views of the rollouts that have a hint; the others are not rendered again."""
+        wanted = {hint.site_id for hint in hints}
+        chosen = {r.session.id: r for r in rollouts if any(site.id in wanted for site in sites[r.session.id])}
+        built = build_examples(
+            [r.session for r in chosen.values()],
+            sites=[site for name in chosen for site in sites[name]],
+            hints=hints,
+            renderer=self.renderer,
+            settings=_WHOLE,
+        )
+        found = [item for item in built if isinstance(item, TrainingExample) and item.hints]
+        for example in found:
+            check_ids(example, chosen[example.session_id])
+        return {example.session_id: example.hints for example in found}
+
+    def _fits(self, view: HintView) -> bool:
+        return view.span[1] + len(view.hint_ids) <= self.config.train.micro_tokens
+
+
+def group_advantages(groups: Groups, *, how: Sequence[str], seed: int) -> dict[str, float]:
+    """The advantage of each rollout by session id; rollouts of flat groups have none.
+
+    With a placebo the rewards of all rollouts of the step are nulled first, and which groups are flat is decided by what they are then.
+    """
+    rollouts = groups.rollouts
+    rewards = iter(null_rewards([rollout.reward for rollout in rollouts], how=how, seed=seed))
+    found: dict[str, float] = {}
+    members: Sequence[Group] = (*groups.groups, *groups.flat)
+    for group in members:
+        own = [next(rewards) for _ in group.rollouts]
+        if min(own) != max(own):
+            found |= {r.session.id: a for r, a in zip(group.rollouts, advantages(own), strict=True)}
+    return found
+
+
+def example_of(rollout: Rollout, *, advantage: float | None, views: Sequence[HintView]) -> TrainingExample:
+    """One rollout as an example on the very ids that were sampled; `advantage` None = no message of it reaches the policy channel.
+
+    Raises AlignmentError where a sampled message does not stand at its place.
+    """
+    session = rollout.session
+    actions: list[Action] = []
+    for turn in session.turns if advantage is not None else ():
+        if turn.sampled is not None and advantage is not None:
+            a = turn.context_tokens
+            b = a + len(turn.sampled.ids)
+            if rollout.ids[a:b] != turn.sampled.ids:
+                raise AlignmentError(f"the message at {a}-{b} is not what was sampled", where=session.id)
+            actions.append(Action(span=(a, b), logprobs=turn.sampled.logprobs, advantage=advantage))
+    return TrainingExample(
+        id=session.id,
+        session_id=session.id,
+        ids=rollout.ids,
+        hints=tuple(views),
+        actions=tuple(actions),
+        origin="student",
+    )
+
+
+def check_ids(example: TrainingExample, rollout: Rollout) -> None:
+    """Raise AlignmentError where a rendered rollout differs from what its student read and wrote; both begin at the same place."""
+    both = min(len(example.ids), len(rollout.ids))
+    if example.ids[:both] != rollout.ids[:both] or any(view.span[1] > len(rollout.ids) for view in example.hints):
+        at = next((i for i, (a, b) in enumerate(zip(example.ids, rollout.ids, strict=False)) if a != b), both)
+        raise AlignmentError(f"the rollout was rendered to other ids than were sampled, from token {at} on", where=rollout.session.id)
+
+
+def few(made: LiveStep, *, group_size: int, count: int) -> list[Session]:
+    """A handful of episodes to look at: one of each group, in order."""
+    return list(made.sessions[::group_size][:count])

@@ -1,0 +1,114 @@
+"""Rollouts without a model: a scripted player acts, and its messages are written down as if they had been sampled."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from composer_replication.core.config.base import stage_seed
+from composer_replication.core.config.root import Config
+from composer_replication.core.trace import Sampled, Session, Turn
+from composer_replication.models.load import Student
+from composer_replication.models.tiny import make_tiny
+from composer_replication.rollouts.envs.workshop.demonstrators import LEVELS, careless, oracle
+from composer_replication.rollouts.envs.workshop.env import WorkshopEnv
+from composer_replication.rollouts.envs.workshop.episodes import play
+from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
+from composer_replication.rollouts.envs.workshop.tasks import make_tasks
+from composer_replication.rollouts.episode import Rollout
+from composer_replication.tokens.renderer import Renderer
+from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
+from composer_replication.training.live import Live
+from composer_replication.training.world import World, open_world
+
+LEVEL = LEVELS[2].habits
+
+
+@cache
+def tokenizer() -> Any:
+    """Trained on a few episodes of the oracle and the careless player."""
+    texts = []
+    with Sandbox() as sandbox:
+        for number, task in enumerate(make_tasks(40, seed=1)):
+            env = WorkshopEnv(task, sandbox=sandbox)
+            session = play(env, lambda e, n=number: careless(e, random.Random(n), habits=LEVEL))
+            texts += [str(block) for turn in session.turns for block in turn.blocks]
+            texts += [str(tool.parameters) + tool.name + tool.description for tool in session.tools]
+    return train_tiny_tokenizer(texts, vocab_size=900)
+
+
+@cache
+def renderer() -> Renderer:
+    return Renderer.for_tokenizer(tokenizer())
+
+
+def tiny_student(seed: int = 0) -> Student:
+    """Random weights: it writes nonsense."""
+    return Student(name="tiny", model=make_tiny(tokenizer(), seed=seed), tokenizer=tokenizer())
+
+
+def as_rollout(session: Session, render: Renderer, *, name: str, author: str, measures: dict[str, float]) -> Rollout:
+    """The session as if its assistant's messages had been sampled; a token's log-prob tells its place."""
+    whole = render.render(session.turns, tools=session.tools)
+    turns: list[Turn] = []
+    end = 0
+    for turn, span in zip(session.turns, whole.spans, strict=True):
+        if turn.role == "assistant":
+            (a, end), ids = span.body, whole.ids[slice(*span.body)]
+            logprobs = tuple(-(a + k) / 1000 for k in range(len(ids)))
+            turn = replace(turn, author=author, sampled=Sampled(ids, logprobs), context_tokens=a)
+        turns.append(turn)
+    played = replace(session, id=name, turns=tuple(turns), origin="student")
+    return Rollout(
+        session=played,
+        task_id=session.source.file,
+        ids=whole.ids[:end],
+        ended="done",
+        num_cut=0,
+        num_malformed=0,
+        measures=measures,
+    )
+
+
+def scripted(player: Callable[[WorkshopEnv, random.Random], Turn]) -> Callable[..., list[Rollout]]:
+    """Stands for `sample_rollouts`; the player's luck depends on seed, label, task and number as the sampler's does."""
+
+    def sample(
+        model: Any, envs: Sequence[Any], *, renderer: Renderer, settings: Any, author: str, label: str = "", **_: Any
+    ) -> list[Rollout]:
+        seen: dict[str, int] = {}
+        found = []
+        for env in envs:
+            number = seen.setdefault(env.task_id, 0)
+            seen[env.task_id] += 1
+            name = f"{label}{env.task_id}:{number}"
+            rng = random.Random(stage_seed(settings.seed, name))
+            session = play(env, lambda e, rng=rng: player(e, rng), session_id=name)
+            found.append(as_rollout(session, renderer, name=name, author=author, measures=dict(env.measures())))
+        return found
+
+    return sample
+
+
+careless_sample = scripted(lambda env, rng: careless(env, rng, habits=LEVEL))
+perfect_sample = scripted(lambda env, rng: oracle(env))
+
+
+def live_config(*, train: dict[str, Any] | None = None, **rollouts: Any) -> Config:
+    """A short run on the workshop."""
+    channels = {"lm_ce": {"weight": 0.0}, "hint": {"weight": 1.0}, "policy": {"weight": 1.0}}
+    health = {"monitor_tasks": 0, "kl_episodes": 4}
+    settings = {"steps": 4, "checkpoint_every": 2, "learning_rate": 1e-3, **channels, "health": health, **(train or {})}
+    return Config.model_validate({"train": settings, "rollouts": {"env": "workshop", "groups": 3, "group_size": 4, **rollouts}})
+
+
+def workshop() -> AbstractContextManager[World]:
+    return open_world("workshop")
+
+
+def make_live(world: World, config: Config | None = None) -> Live:
+    return Live(config=config or live_config(), renderer=renderer(), world=world)
