@@ -27,7 +27,9 @@ from composer_replication.cli.report import report
 from composer_replication.cli.sites import sites
 from composer_replication.cli.train import train
 from composer_replication.core.config.base import stage_seed
-from composer_replication.core.errors import DataError, StoppedError, need
+from composer_replication.core.errors import DataError, need
+from composer_replication.report.claims import claims
+from composer_replication.report.evidence import verdict as judged
 
 FOLDER, STUDENT = Path("demo"), "workshop_student"
 NUM_LOGS, SLACK, STEPS = 192, 3, 24
@@ -186,12 +188,12 @@ def _end(stages: _Stages, run: Path, *, start: float) -> int:
 
 def summary(table: Mapping[str, Any]) -> list[str]:
     """Three lines: success by row, what the intervals support, and that the mistakes were planted."""
-    read = read_table(table)
+    verdict = judged(table["paired"])
     rows = ", ".join(f"{row['name']} {row['success']:.2f}" for row in table["rows"])
-    held = [claim.text for claim in claims(read) if claim.holds]
+    held = [claim.text for claim in claims(table) if claim.holds]
     return [
         f"Success on {table['n']} unseen tasks: {rows}.",
-        " ".join([read["verdict"]["sentence"], *held]),
+        " ".join([verdict["sentence"], *held]),
         "The mistakes and the following of hints were planted in the student; real logs say what yours are.",
     ]
 
@@ -230,6 +232,28 @@ def _record(job: Job, student: Path, folder: Path) -> dict[str, Any]:
         f" wrote    {len(done.paths)} logs in Claude Code's format below {folder}" + (f"; left out: {left_out}" if left_out else "")
     )
     return {"logs": len(done.paths), "left_out": dict(done.left_out)}
+
+
+def _warm_up(job: Job, folder: Path) -> Path:
+    """A student made from random weights here and now, beside what was measured on the one that ships."""
+    from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
+    from composer_replication.training.warmup.make import ABOUT, make_student
+
+    ships = json.loads((shipped(STUDENT) / ABOUT).read_text("utf-8"))
+    plan = ships["plan"]
+    job.screen.line(f" warm-up  {plan['steps']} steps from random weights, about {ships['cpu_s']} CPU-seconds", style="bold")
+
+    def on_step(step: int, loss: float, model: Any) -> None:
+        if step % 50 == 0:
+            job.screen.line(f" step={step} of {plan['steps']} loss={loss:.4f}")
+
+    with Sandbox() as sandbox:
+        made = make_student(folder, level=ships["level"], seed=plan["seed"], sandbox=sandbox, on_step=on_step)["measured"]
+    low, high = ships["measured"]["success_low"], ships["measured"]["success_high"]
+    inside = low <= made["success"] <= high
+    told = f"success {made['success']:.3f}; the one that ships: {ships['measured']['success']:.3f} [{low:.3f}, {high:.3f}]"
+    job.screen.line(f" student  {told}: {'inside' if inside else 'OUTSIDE'} its interval", style="" if inside else "bold yellow")
+    return folder
 
 
 def command() -> str:

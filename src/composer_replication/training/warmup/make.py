@@ -1,0 +1,72 @@
+"""The student that ships: made by one command, rounded to bfloat16, measured as it is shipped.
+
+    made = make_student(Path("examples/workshop_student"), level=1, seed=7, sandbox=sandbox)
+    made["measured"]["success"]         # on held-out tasks, without hints, with its interval
+
+A level's student has the habits of the level's careless player. warmup.json beside the weights holds the seed, the plan, the versions
+and what was measured.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from composer_replication.core.config.base import stage_seed
+from composer_replication.core.config.rollouts import EvaluateSettings, RolloutSettings
+from composer_replication.core.jsonl import write_json
+from composer_replication.evaluation.rows import row
+from composer_replication.evaluation.stats import Resamples
+from composer_replication.evaluation.success import one_thread, play_tasks
+from composer_replication.models.export import save_student, weights_sha256
+from composer_replication.models.load import Student
+from composer_replication.rollouts.envs.workshop.demonstrators import LEVELS
+from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
+from composer_replication.tokens.renderer import Renderer
+from composer_replication.training.warmup.run import Plan, warm_up
+from composer_replication.training.warmup.tokenizer import workshop_tokenizer
+
+ABOUT, EVALUATION_SEED, TASKS = "warmup.json", 2026, 384
+OnStep = Callable[[int, float, Any], None]
+
+
+def make_student(
+    folder: Path, *, level: int, seed: int, sandbox: Sandbox, plan: Plan | None = None, on_step: OnStep | None = None
+) -> dict[str, Any]:
+    """Warm a student up from random weights, save it, and measure what was saved; the same seed gives the same on one machine."""
+    how = dataclasses.replace(plan or Plan(), seed=seed, habits=LEVELS[level].habits)
+    tokenizer, began = workshop_tokenizer(), time.process_time()
+    with one_thread():
+        model = warm_up(tokenizer, plan=how, on_step=on_step)
+    cpu_s = time.process_time() - began
+    save_student(Student(name="workshop", model=model.to(torch.bfloat16), tokenizer=tokenizer), folder)
+    model = model.to(torch.float32)  # what a reader of the folder gets
+    about = {
+        "command": f"python scripts/warm_up.py --level {level} --seed {seed}",
+        "level": level,
+        "plan": dataclasses.asdict(how),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "cpu_s": round(cpu_s),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, "machine": platform.machine()},
+        "weights_sha256": weights_sha256(model),
+        "measured": measure(model, tokenizer, sandbox=sandbox),
+    }
+    write_json(folder / ABOUT, about)
+    return about
+
+
+def measure(model: Any, tokenizer: Any, *, sandbox: Sandbox, tasks: int = TASKS) -> Mapping[str, Any]:
+    """The row of a student on held-out tasks of one fixed seed, without hints."""
+    settings = EvaluateSettings(tasks=tasks)
+    seed = stage_seed(EVALUATION_SEED, "warmup")
+    played = play_tasks(
+        model, renderer=Renderer.for_tokenizer(tokenizer), settings=settings, limits=RolloutSettings(), seed=seed, sandbox=sandbox
+    )
+    draws = Resamples.of(tasks, seed=seed, samples=settings.samples)
+    return {**row("before", played, targeted=settings.targeted_kinds, draws=draws), "evaluation_seed": EVALUATION_SEED}
