@@ -9,23 +9,24 @@ from composer_replication.cli.job import Job
 from composer_replication.core.errors import ConfigError
 from composer_replication.tokens.artefact import Dataset
 
-CHANNELS = ("lm_ce", "hint", "preference")
+CHANNELS = ("policy", "lm_ce", "hint", "preference")
 COLOUR = {"active": "green", "exhausted": "green", "off": "dim", "starved": "red", "dead": "red"}
 
 
 def show_plan(job: Job, data: Dataset) -> dict[str, Any]:
-    """Tokens and weights per channel; refuses a weighted channel for which the data set holds nothing at all."""
+    """Tokens and weights per channel; refuses a weighted channel for which the data set holds nothing and no rollout will."""
     settings = job.config.train
-    weights = {"lm_ce": settings.lm_ce.weight, "hint": settings.hint.weight, "preference": settings.preference.weight}
+    weights = {name: getattr(settings, name).weight for name in CHANNELS}
     units = {
+        "policy": sum(len(action.logprobs) for e in data.examples for action in e.actions),
         "lm_ce": sum(b - a for e in data.examples for a, b in e.trained),
         "hint": sum(len(v.target_ids) for e in data.examples for v in e.hints),
-        "preference": len(data.pairs),
+        "preference": len(data.pairs) + sum(len(e.anchored) for e in data.examples) * (settings.preference.anchor > 0),
     }
     per_epoch = -(-len(data.examples) // settings.batch_examples)
     job.screen.table(
         [(name, weights[name], units[name], "off" if weights[name] == 0 else "") for name in CHANNELS],
-        head=("channel", "weight", "tokens or pairs", ""),
+        head=("channel", "weight", "tokens, or pairs and anchors", ""),
     )
     told = f"{settings.steps} steps of {settings.batch_examples} examples; one pass is {per_epoch} steps"
     job.screen.line(f" plan     {told}; at most {settings.micro_tokens} padded tokens in one forward")
@@ -33,10 +34,9 @@ def show_plan(job: Job, data: Dataset) -> dict[str, Any]:
     for name in unused:
         job.screen.line(f" note     there is data for {name}, but its weight is 0: set train.{name}.weight", style="yellow")
     for name in CHANNELS:
-        if weights[name] and not units[name]:
-            fix = (
-                "give pairs with build.pairs and build again" if name == "preference" else f"look at what `{job.command('build')}` left out"
-            )
+        if weights[name] and not units[name] and not job.config.rollouts.env:
+            fixes = {"preference": "give pairs with build.pairs and build again", "policy": "let the student act: set rollouts.env"}
+            fix = fixes.get(name, f"look at what `{job.command('build')}` left out")
             raise ConfigError(
                 f"channel {name} has weight {weights[name]}, but the examples hold nothing for it",
                 fix=f"{fix}, or set train.{name}.weight = 0",
