@@ -16,7 +16,12 @@ COLOUR = {"active": "green", "exhausted": "green", "off": "dim", "starved": "red
 def show_plan(job: Job, data: Dataset) -> dict[str, Any]:
     """Tokens and weights per channel; refuses a weighted channel for which the data set holds nothing and no rollout will."""
     settings = job.config.train
-    weights = {name: getattr(settings, name).weight for name in CHANNELS}
+    weights = {
+        "policy": settings.policy.weight,
+        "lm_ce": settings.lm_ce.weight,
+        "hint": settings.hint.weight,
+        "preference": settings.preference.weight,
+    }
     units = {
         "policy": sum(len(action.logprobs) for e in data.examples for action in e.actions),
         "lm_ce": sum(b - a for e in data.examples for a, b in e.trained),
