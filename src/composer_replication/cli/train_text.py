@@ -22,7 +22,7 @@ def show_plan(job: Job, data: Dataset) -> dict[str, Any]:
         "policy": 0,
         "lm_ce": sum(b - a for e in data.examples for a, b in e.trained),
         "hint": sum(len(v.target_ids) for e in data.examples for v in e.hints),
-        "preference": len(data.pairs),
+        "preference": len(data.pairs) + sum(len(e.anchored) for e in data.examples) * (settings.preference.anchor > 0),
     }
     played = rollouts.groups * rollouts.group_size if rollouts.env else 0
     by_play = {"policy": f"{played} rollouts a step", "hint": f"at most {rollouts.hint_sites} sites a step"} if played else {}

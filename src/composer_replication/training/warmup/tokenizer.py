@@ -20,6 +20,7 @@ from composer_replication.rollouts.envs.workshop.vocabulary import (
     FILES,
     LISTER,
     NAMES,
+    PARAMETERS,
     READERS,
     SEARCHERS,
     STYLES,
@@ -69,6 +70,8 @@ def constant_phrases(renderer: Renderer) -> tuple[str, ...]:
     parts = {line for text in _rendered(renderer, lessons) for part in _CHANGES.split(text) for line in re.split(r"(?<=[^\n]\n)", part)}
     # What the template's own source holds would count as a control token of it.
     found = {part for part in parts if len(part) >= MIN_PHRASE and part not in renderer.template}
+    # In a function the sign alone may be wrong, so what stands before it is one token: the sign can be copied from behind the same one.
+    found |= {"def ", *(f"({a}, {b}): return {a}" for a, b in PARAMETERS)}
     return tuple(sorted(found, key=lambda part: (-len(part), part)))
 
 
