@@ -41,7 +41,7 @@ def tokenizer() -> Any:
             env = WorkshopEnv(task, sandbox=sandbox)
             session = play(env, lambda e, n=number: careless(e, random.Random(n), habits=LEVEL))
             texts += [str(block) for turn in session.turns for block in turn.blocks]
-            texts += [json.dumps(message) for message in tool_messages(session.tools)]
+            texts += [json.dumps(message) for message in tool_messages(session.tools) or ()]
     return train_tiny_tokenizer(texts, vocab_size=900)
 
 
@@ -52,7 +52,13 @@ def renderer() -> Renderer:
 
 def tiny_student(seed: int = 0) -> Student:
     """Two small layers of random weights: it writes nonsense, fast."""
-    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 64}
+    shape: dict[str, Any] = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "intermediate_size": 64,
+    }
     torch.manual_seed(seed)
     config = Qwen3Config(vocab_size=len(tokenizer()), head_dim=16, max_position_embeddings=4096, tie_word_embeddings=True, **shape)
     return Student(name="tiny", model=Qwen3ForCausalLM(config), tokenizer=tokenizer())
