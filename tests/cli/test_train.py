@@ -91,7 +91,7 @@ def test_the_held_out_split_is_applied_and_printed(work: Path) -> None:
 def test_train_writes_a_run_with_every_weighted_channel_active(work: Path) -> None:
     said = recompose(*TRAIN, "--train.preference.weight", "0.5", "--json", cwd=work)
     assert (said.code, said.err) == (0, "")
-    assert said.value["statuses"] == {"lm_ce": "active", "hint": "active", "preference": "active"}
+    assert said.value["statuses"] == {"policy": "off", "lm_ce": "active", "hint": "active", "preference": "active"}
     run = Path(said.value["run"])
     run = run if run.is_absolute() else work / run
     assert {"run.json", "resolved.json", "command.txt", "metrics.jsonl", "events.jsonl"} <= files(run)

@@ -1,4 +1,4 @@
-"""lm_ce, DPO and the total, against NumPy, golden values and known-wrong variants."""
+"""Dr.GRPO, lm_ce, DPO and the total, against NumPy, golden values and known-wrong variants."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from torch import Tensor
 from composer_replication.core.config.train import HintSettings
 from composer_replication.losses.channel import CHANNELS, ChannelLoss, channel_status
 from composer_replication.losses.hint import Divergence, hint_divergence
-from composer_replication.losses.policy import lm_ce, token_logprobs
-from composer_replication.losses.preference import dpo, sequence_logprobs
+from composer_replication.losses.policy import clipped, dr_grpo, lm_ce, token_logprobs
+from composer_replication.losses.preference import dpo, margins, sequence_logprobs
 from composer_replication.losses.total import RunningMean, channel_scales, total_loss
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "jsd_dpo.json").read_text(encoding="utf-8"))
@@ -69,6 +69,53 @@ def test_logprobs_are_float32_and_leave_padding_columns_out() -> None:
         token_logprobs(logits, ids[:2])
 
 
+# ---- Dr.GRPO ----
+
+
+def np_dr_grpo(logp: float, sampled: float, advantage: float, clip: float) -> tuple[float, float]:
+    """(value, gradient) of one token, case by case: PPO's objective (arXiv 1707.06347, figure 1) with its sign turned."""
+    ratio = math.exp(logp - sampled)
+    if advantage >= 0:
+        return (-ratio * advantage, -ratio * advantage) if ratio < 1 + clip else (-(1 + clip) * advantage, 0.0)
+    return (-ratio * advantage, -ratio * advantage) if ratio > 1 - clip else (-(1 - clip) * advantage, 0.0)
+
+
+def test_dr_grpo_and_its_gradient_equal_the_cases_written_out() -> None:
+    rng = np.random.default_rng(4)
+    logp, sampled, advantage = (rng.normal(scale=0.4, size=200) for _ in range(3))
+    logp_N = torch.tensor(logp, requires_grad=True)
+    value_N = dr_grpo(logp_N, torch.tensor(sampled), torch.tensor(advantage), clip=0.2)
+    value_N.sum().backward()
+    expected = np.array([np_dr_grpo(*row, clip=0.2) for row in zip(logp, sampled, advantage, strict=True)])
+    assert logp_N.grad is not None
+    assert np.allclose(value_N.detach().numpy(), expected[:, 0], rtol=1e-12)
+    assert np.allclose(logp_N.grad.numpy(), expected[:, 1], rtol=1e-12)
+    dead = clipped(logp_N, torch.tensor(sampled), torch.tensor(advantage), clip=0.2)
+    assert dead.tolist() == (expected[:, 1] == 0).tolist() and 0.2 < dead.double().mean() < 0.6
+
+
+def test_at_ratio_one_the_gradient_is_minus_the_advantage() -> None:
+    advantage_N = torch.tensor([1.5, -0.25, 0.0])
+    logp_N = torch.tensor([-0.1, -3.0, -7.0], requires_grad=True)
+    value_N = dr_grpo(logp_N, logp_N.detach(), advantage_N, clip=0.2)
+    value_N.sum().backward()
+    assert logp_N.grad is not None and logp_N.grad.tolist() == [-1.5, 0.25, 0.0] and value_N.tolist() == [-1.5, 0.25, 0.0]
+    assert clipped(logp_N, logp_N.detach(), advantage_N, clip=0.2).tolist() == [False] * 3
+
+
+@pytest.mark.parametrize(
+    ("advantage", "ratio", "moves"),
+    [(1.0, 1.5, False), (1.0, 0.5, True), (-1.0, 1.5, True), (-1.0, 0.5, False), (1.0, 1.19, True), (-1.0, 0.81, True)],
+)
+def test_the_clip_stops_only_what_goes_on_in_the_direction_of_the_advantage(advantage: float, ratio: float, moves: bool) -> None:
+    sampled_N = torch.tensor([-2.0], dtype=torch.float64)
+    logp_N = (sampled_N + math.log(ratio)).requires_grad_()
+    dr_grpo(logp_N, sampled_N, torch.tensor([advantage]), clip=0.2).sum().backward()
+    assert logp_N.grad is not None
+    assert logp_N.grad.item() == pytest.approx(-ratio * advantage if moves else 0.0)
+    assert clipped(logp_N, sampled_N, torch.tensor([advantage]), clip=0.2).item() is not moves
+
+
 # ---- DPO ----
 
 
@@ -95,6 +142,15 @@ def test_dpo_of_policy_equal_to_reference_is_log_two() -> None:
     p = pref()
     value = dpo(p["ref_chosen"], p["ref_rejected"], p["ref_chosen"], p["ref_rejected"], beta=0.1)
     assert torch.equal(value, torch.full_like(value, math.log(2)))
+
+
+def test_the_margin_is_what_dpo_sees_and_gives_the_reference_no_gradient() -> None:
+    p = pref()
+    given = (p["policy_chosen"], p["policy_rejected"], p["ref_chosen"].requires_grad_(), p["ref_rejected"].requires_grad_())
+    margin_P = margins(*given)
+    assert torch.allclose(dpo(*given, beta=0.3), torch.log1p(torch.exp(-0.3 * margin_P))) and not margin_P.requires_grad
+    by_hand = p["policy_chosen"] - p["policy_rejected"] - (p["ref_chosen"] - p["ref_rejected"])
+    assert torch.allclose(margin_P, by_hand)
 
 
 def test_label_smoothing_mixes_the_pair_with_its_swap() -> None:
@@ -138,6 +194,15 @@ def test_the_mean_does_not_depend_on_how_the_step_is_cut() -> None:
     whole = total_loss([part(values, 10)], {"lm_ce": 1.0})
     assert torch.allclose(sum((total_loss([part(v, 10)], {"lm_ce": 1.0}) for v in cuts), torch.zeros(())), whole, atol=1e-6)
     assert not torch.allclose(sum((total_loss([part(v, len(v))], {"lm_ce": 1.0}) for v in cuts), torch.zeros(())) / 3, whole, atol=1e-3)
+
+
+def test_weighted_values_add_up_whatever_the_cut() -> None:
+    """Two pairs of weight 1/2 and three anchor tokens of weight 4/3, as the preference channel has them."""
+    values, weights = torch.tensor([0.7, 0.5, 1.0, 2.0, 3.0]), torch.tensor([0.5, 0.5, 4 / 3, 4 / 3, 4 / 3])
+    cuts = [slice(0, 1), slice(1, 4), slice(4, 5)]
+    parts = [ChannelLoss(name="preference", values=values[c], weights=weights[c], tokens=1, global_units=1) for c in cuts]
+    assert sum(p.mean_part().item() for p in parts) == pytest.approx(0.6 + 4 * 2.0)
+    assert total_loss(parts, {"preference": 0.25}).item() == pytest.approx(0.25 * 8.6)
 
 
 def test_an_empty_channel_is_zero_with_zero_gradient() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from composer_replication.core.errors import AlignmentError, ConfigError
 from composer_replication.tokens.batch import Counts, _targets, collate, count, micro_batches
-from composer_replication.tokens.example import HintView, PreferencePair, TrainingExample
+from composer_replication.tokens.example import Action, HintView, PreferencePair, TrainingExample
 
 
 def view(ids: tuple[int, ...], at: int, span: tuple[int, int], hint: tuple[int, ...], site: str = "s:1:c") -> HintView:
@@ -41,6 +41,26 @@ def test_rows_targets_and_counts_of_a_worked_example() -> None:
     assert batch.response.ids_N.tolist() == [32, 33, 34, 35]
     assert batch.response.item_N.tolist() == [0, 0, 0, 1] and batch.num_pairs == 1
     assert batch.counts == Counts(lm_tokens=6, lm_spans=3, hint_tokens=4, hint_views=2, pair_tokens=4, chosen_tokens=3, pairs=1)
+
+
+def test_actions_and_anchors_of_a_worked_example() -> None:
+    """Two rollouts; the second message of the first was worth nothing, and so was all of the second rollout."""
+    acts = (Action(span=(1, 3), logprobs=(-0.5, -0.25), advantage=0.75), Action(span=(4, 6), logprobs=(-1.0, -2.0), advantage=0.0))
+    one = dataclasses.replace(FIRST, trained=(), actions=(*acts, Action(span=(8, 9), logprobs=(-4.0,), advantage=-1.5)), anchored=((6, 8),))
+    two = dataclasses.replace(SECOND, trained=(), actions=(Action(span=(2, 4), logprobs=(-1.0, -1.0), advantage=0.0),), anchored=((1, 2),))
+    batch = collate([two, one], pad_id=0)
+    assert list(zip(batch.action.row_N.tolist(), batch.action.position_N.tolist(), strict=True)) == [(1, 1), (1, 2), (1, 8)]
+    assert batch.action.ids_N.tolist() == [11, 12, 18] and batch.action.item_N.tolist() == [0, 0, 1]
+    assert batch.sampled_logp_N.tolist() == [-0.5, -0.25, -4.0] and batch.advantage_N.tolist() == [0.75, 0.75, -1.5]
+    assert batch.anchor.ids_N.tolist() == [21, 16, 17] and batch.anchor.item_N.tolist() == [0, 1, 1]
+    expected = {"action_tokens": 3, "rollouts": 1, "sampled_rollouts": 1, "anchor_tokens": 3, "anchors": 2}
+    assert batch.counts == Counts(hint_tokens=4, hint_views=2, **expected) and len(batch.lm) == 0
+
+
+def test_the_first_items_of_targets_are_all_their_tokens() -> None:
+    response = collate([], [PAIR, dataclasses.replace(PAIR, id="q", chosen_ids=(40,), rejected_ids=(41, 42))], pad_id=0).response
+    chosen = response.first(2)
+    assert chosen.ids_N.tolist() == [32, 33, 34, 40] and chosen.row_N.tolist() == [0, 0, 0, 1] and chosen.num_items == 2
 
 
 def test_a_token_is_predicted_one_position_before() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from composer_replication.core.config.root import Config
 from composer_replication.core.rundir import RunDir, create_run
 from composer_replication.models.load import Student
 from composer_replication.tokens.batch import count, micro_batches
-from composer_replication.tokens.example import HintView, PreferencePair, TrainingExample
+from composer_replication.tokens.example import Action, HintView, PreferencePair, Span, TrainingExample
 from composer_replication.training.state import Trainer, make_trainer
 from composer_replication.training.step import accumulate
 
@@ -81,6 +82,20 @@ def make_example(number: int, *, length: int = 24, hints: int = 1, lm: bool = Tr
             )
         )
     return TrainingExample(id=f"e{number}", session_id=f"s{number}", ids=ids, trained=((4, 9),) if lm else (), hints=tuple(views))
+
+
+def make_rollout(
+    number: int, *, advantage: float = 0.5, anchored: bool = False, spans: tuple[Span, ...] = ((3, 6), (10, 13)), **shape: Any
+) -> TrainingExample:
+    """`make_example` whose student sampled `spans`, under a policy that has since moved: log-probs around those of a flat guess.
+
+    An anchor stands at (14, 17), where the shortest example with one hint view has nothing else.
+    """
+    rng = random.Random(2000 + number)
+    actions = tuple(
+        Action(span=(a, b), logprobs=tuple(-3.7 + rng.gauss(0, 0.3) for _ in range(a, b)), advantage=advantage) for a, b in spans
+    )
+    return dataclasses.replace(make_example(number, **shape), actions=actions, anchored=((14, 17),) if anchored else ())
 
 
 def make_pair(number: int, *, prefix: int = 6, chosen: int = 4, rejected: int = 5) -> PreferencePair:

@@ -23,6 +23,7 @@ from tests.training.small_student import (
     make_config,
     make_example,
     make_pair,
+    make_rollout,
     make_student,
     small_model,
     start_trainer,
@@ -163,11 +164,11 @@ def test_only_loss_positions_are_projected(monkeypatch: pytest.MonkeyPatch) -> N
 # ---- invariances ----
 
 
-@pytest.mark.parametrize("name", ["lm_ce", "hint", "preference"])
+@pytest.mark.parametrize("name", ["policy", "lm_ce", "hint", "preference"])
 def test_one_batch_equals_the_sum_over_any_split(name: str) -> None:
-    examples = [make_example(i, length=18 + 5 * i, hints=i % 3, lm=i != 2) for i in range(6)]
+    examples = [make_rollout(i, anchored=i > 1, advantage=i - 2.5, length=18 + 5 * i, hints=i % 3, lm=i != 2) for i in range(6)]
     pairs = [make_pair(i, prefix=4 + 3 * i) for i in range(3)]
-    trainer = perturbed(start_trainer(make_config(**ALL), make_student()))
+    trainer = perturbed(start_trainer(make_config(policy={"weight": 1.0, "clip": 9.0}, **ALL), make_student()))
     whole = gradients(trainer, examples, pairs, {name: 1.0}, micro_tokens=100_000)
     for micro_tokens in (60, 95, 140):
         parts = gradients(trainer, examples, pairs, {name: 1.0}, micro_tokens=micro_tokens)

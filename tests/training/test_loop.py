@@ -354,7 +354,7 @@ def test_what_is_measured_of_a_channel() -> None:
     part = ChannelLoss(name="hint", values=hidden.square().sum(-1), tokens=7, global_units=4)
     measure(sums, [part, part], [torch.zeros(1, requires_grad=True), hidden])
     # mean = 30 / 4, gradient = hidden / 2, squared norm = 30 / 4
-    assert dict(zip(CHANNELS, sums.tolist(), strict=True)) == {**dict.fromkeys(CHANNELS, [0, 0, 0]), "hint": [14, 15, 15]}
+    assert dict(zip(CHANNELS, sums.tolist(), strict=True)) == {**{name: [0, 0, 0] for name in CHANNELS}, "hint": [14, 15, 15]}
 
 
 # ---- LoRA ----

@@ -62,7 +62,12 @@ class Trainer:
 
 def channel_weights(settings: TrainSettings) -> dict[Channel, float]:
     """The weight of each channel."""
-    return {name: getattr(settings, name).weight for name in CHANNELS}
+    return {
+        "policy": settings.policy.weight,
+        "lm_ce": settings.lm_ce.weight,
+        "hint": settings.hint.weight,
+        "preference": settings.preference.weight,
+    }
 
 
 def make_trainer(config: Config, *, student: Student, accelerator: Accelerator) -> Trainer:
