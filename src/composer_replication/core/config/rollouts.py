@@ -44,9 +44,11 @@ class EvaluateSettings(Settings):
     """How a student is measured: on tasks that no training saw, without any hint."""
 
     tasks: int = Field(default=192, gt=0)
+    """Tasks that each student is measured on, one episode each."""
     split: Literal["heldout", "monitor", "words"] = "heldout"
     """"heldout" = other tasks and other tool sets; "words" = also file and value names that stand in no training task."""
     temperature: float = Field(default=1.0, ge=0.0)
     samples: int = Field(default=2000, ge=200)
     """Bootstrap samples of an interval."""
     confidence: float = Field(default=0.95, gt=0.5, lt=1.0)
+    """Share of intervals that hold the true value."""
