@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -9,17 +10,20 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.root import Config
 from composer_replication.core.trace import Sampled, Session, Turn
 from composer_replication.models.load import Student
-from composer_replication.models.tiny import make_tiny
 from composer_replication.rollouts.envs.workshop.demonstrators import LEVELS, careless, oracle
 from composer_replication.rollouts.envs.workshop.env import WorkshopEnv
 from composer_replication.rollouts.envs.workshop.episodes import play
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.rollouts.envs.workshop.tasks import make_tasks
 from composer_replication.rollouts.episode import Rollout
+from composer_replication.tokens.messages import tool_messages
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
 from composer_replication.training.live import Live
@@ -37,7 +41,7 @@ def tokenizer() -> Any:
             env = WorkshopEnv(task, sandbox=sandbox)
             session = play(env, lambda e, n=number: careless(e, random.Random(n), habits=LEVEL))
             texts += [str(block) for turn in session.turns for block in turn.blocks]
-            texts += [str(tool.parameters) + tool.name + tool.description for tool in session.tools]
+            texts += [json.dumps(message) for message in tool_messages(session.tools) or ()]
     return train_tiny_tokenizer(texts, vocab_size=900)
 
 
@@ -47,8 +51,17 @@ def renderer() -> Renderer:
 
 
 def tiny_student(seed: int = 0) -> Student:
-    """Random weights: it writes nonsense."""
-    return Student(name="tiny", model=make_tiny(tokenizer(), seed=seed), tokenizer=tokenizer())
+    """Two small layers of random weights: it writes nonsense, fast."""
+    shape: dict[str, Any] = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "intermediate_size": 64,
+    }
+    torch.manual_seed(seed)
+    config = Qwen3Config(vocab_size=len(tokenizer()), head_dim=16, max_position_embeddings=4096, tie_word_embeddings=True, **shape)
+    return Student(name="tiny", model=Qwen3ForCausalLM(config), tokenizer=tokenizer())
 
 
 def as_rollout(session: Session, render: Renderer, *, name: str, author: str, measures: dict[str, float]) -> Rollout:

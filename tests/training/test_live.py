@@ -52,7 +52,7 @@ def test_each_sampled_message_is_an_action_with_its_groups_advantage(made: LiveS
             if flat:
                 assert example is None or (example.actions == () and example.hints)
                 continue
-            assert example is not None and len(example.actions) == len(messages) >= 4
+            assert example is not None and len(example.actions) == len(messages) >= 3
             assert example.ids == rollout.ids and example.trained == () and example.origin == "student"
             for action, turn in zip(example.actions, messages, strict=True):
                 assert turn.sampled is not None

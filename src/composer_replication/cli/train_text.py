@@ -17,9 +17,14 @@ COLOUR = {"active": "green", "exhausted": "green", "off": "dim", "starved": "red
 def show_plan(job: Job, data: Dataset) -> dict[str, Any]:
     """Tokens and weights per channel, and rollouts per step; refuses a weighted channel for which there is nothing at all."""
     settings, rollouts = job.config.train, job.config.rollouts
-    weights = {name: getattr(settings, name).weight for name in CHANNELS}
+    weights = {
+        "policy": settings.policy.weight,
+        "lm_ce": settings.lm_ce.weight,
+        "hint": settings.hint.weight,
+        "preference": settings.preference.weight,
+    }
     units = {
-        "policy": 0,
+        "policy": sum(len(action.logprobs) for e in data.examples for action in e.actions),
         "lm_ce": sum(b - a for e in data.examples for a, b in e.trained),
         "hint": sum(len(v.target_ids) for e in data.examples for v in e.hints),
         "preference": len(data.pairs) + sum(len(e.anchored) for e in data.examples) * (settings.preference.anchor > 0),
@@ -28,7 +33,7 @@ def show_plan(job: Job, data: Dataset) -> dict[str, Any]:
     by_play = {"policy": f"{played} rollouts a step", "hint": f"at most {rollouts.hint_sites} sites a step"} if played else {}
     job.screen.table(
         [(name, weights[name], units[name], "off" if weights[name] == 0 else by_play.get(name, "")) for name in CHANNELS],
-        head=("channel", "weight", "tokens or pairs", ""),
+        head=("channel", "weight", "tokens, or pairs and anchors", ""),
     )
     _say_plan(job, data, played=played)
     for name in CHANNELS:

@@ -113,11 +113,11 @@ def train(
     return TrainResult(run=run, steps=settings.steps, statuses=statuses, metrics=line, checkpoint=kept[-1][1] if kept else None)
 
 
-def _check_sources(config: Config, *, examples: Sequence[Any], pairs: Sequence[Any], live: Live | None) -> None:
+def _check_sources(config: Config, *, examples: Sequence[TrainingExample], pairs: Sequence[Any], live: Live | None) -> None:
     """Raise where there is nothing to train on, or a channel is weighted that only live rollouts could feed."""
     if not examples and not pairs and live is None:
         raise DataError("no examples and no pairs: nothing to train on", fix="run `recompose build` and look at what it counts")
-    if config.train.policy.weight and live is None:
+    if config.train.policy.weight and live is None and not any(e.actions for e in examples):
         what = f"channel policy has weight {config.train.policy.weight}, but nothing is played"
         raise ConfigError(what, where="rollouts.env", fix='set rollouts.env = "workshop", or train.policy.weight = 0')
 

@@ -78,6 +78,7 @@ class HealthSettings(Settings):
     monitor_tasks: int = Field(default=48, ge=0)
     """Tasks of the monitor split that are played every `monitor_every` steps; 0 = never."""
     monitor_every: int = Field(default=10, gt=0)
+    """Steps between two looks at the monitor tasks; the start and the end are always looked at."""
     max_monitor_loss: float = Field(default=0.5, gt=0.0, le=1.0)
     """Stop where success on the monitor tasks fell by more than this share of what it was at the start (and by more than chance)."""
 
