@@ -45,6 +45,7 @@ def test_with_json_every_verb_prints_one_object_and_nothing_else(tmp_path: Path)
         "ingest": [[]],
         "sites": [[]],
         "hints": [[]],
+        "replay": [[]],
         "build": [[]],
         "train": [["--train.steps", "1"]],
         "report": [["--audit"], []],

@@ -1,4 +1,4 @@
-"""Sessions, sites, hints and preferences on disk: what is written is what is read; damage is named by file and line."""
+"""Sessions, sites, hints, answers, preferences and anchors on disk: what is written is what is read; damage is named by file and line."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from composer_replication.core.codec import (
     encode_session,
+    read_anchors,
+    read_answers,
     read_hints,
     read_preferences,
     read_sessions,
@@ -25,7 +27,7 @@ from composer_replication.core.codec import (
 )
 from composer_replication.core.errors import DataError, SessionError, SiteError
 from composer_replication.core.jsonl import atomic_writer, dumps, read_lines, write_json, write_lines
-from composer_replication.core.site import Hint, Preference, Site
+from composer_replication.core.site import Anchor, Answer, Hint, Preference, Site
 from composer_replication.core.trace import Segment, Session, SourceRef, Text, ToolCall, ToolResult, Turn
 from tests.core.sessions import sessions, turns
 
@@ -196,3 +198,28 @@ def test_a_site_whose_evidence_is_not_later_is_refused() -> None:
     with pytest.raises(SiteError, match="unknown category"):
         replace(SITE, **{"category": "oops"})
     assert Site(session_id="s", turn=3, kind="k", detector="d", evidence=(1,), category="recovery").id == "s:3:-"
+
+
+def test_answers_and_anchors_come_back_and_damage_is_named(tmp_path: Path) -> None:
+    answers = [
+        Answer(site_id="s:3:-", teacher="t-1", family="a", turn=TURN, usd=0.25),
+        Answer(site_id="s:3:-", teacher="t-2", family="b", turn=TURN),
+    ]
+    anchors = [
+        Anchor(session_id="s", turn=3, reason="agreed", teachers=("t-1", "t-2")),
+        Anchor(session_id="s", turn=5, reason="no_consensus"),
+    ]
+    write_lines(tmp_path / "answers.jsonl", map(record_to_json, answers))
+    write_lines(tmp_path / "anchors.jsonl", map(record_to_json, anchors))
+    assert list(read_answers(tmp_path / "answers.jsonl")) == answers
+    assert list(read_anchors(tmp_path / "anchors.jsonl")) == anchors
+    assert [row["usd"] for _, row in read_lines(tmp_path / "answers.jsonl")] == [0.25, 0.0]  # what it cost is always there
+    write_lines(tmp_path / "odd.jsonl", [record_to_json(anchors[0]) | {"reason": "because"}])
+    with pytest.raises(DataError, match=r"unknown reason 'because'.*odd.jsonl:1"):
+        list(read_anchors(tmp_path / "odd.jsonl"))
+    write_lines(tmp_path / "short.jsonl", [{"session_id": "s", "turn": 3}])
+    with pytest.raises(DataError, match="needs the field 'reason'"):
+        list(read_anchors(tmp_path / "short.jsonl"))
+    write_lines(tmp_path / "turn.jsonl", [record_to_json(answers[0]) | {"turn": {"blocks": 3}}])
+    with pytest.raises(DataError, match="not a turn"):
+        list(read_answers(tmp_path / "turn.jsonl"))

@@ -37,7 +37,7 @@ def doctor(*, common: Common = Common()) -> int:
     findings = [*packages(), gpu(), logs(job), disk(job), settings(job)]
     works = {f.name: f.ok for f in findings}
     can_train = all(works[name] for name in TRAIN_PACKAGES if name != "peft")
-    verbs = {verb: True for verb in ("ingest", "sites", "hints", "show", "init")}
+    verbs = {verb: True for verb in ("ingest", "sites", "hints", "replay", "show", "init")}
     verbs |= {verb: can_train for verb in ("hints --audit", "build", "train", "demo")}
     job.screen.table([("ok" if f.ok else "--", f.name, f.found, f.fix) for f in findings], head=("", "what", "found", "fix"))
     job.screen.line()

@@ -342,14 +342,12 @@ class _SessionBuild:
         window, rendered = fitting
         spans = dict(zip(window.positions, rendered.spans, strict=True))
         trained: list[Span] = []
-        anchored: list[Span] = []
         views: list[HintView] = []
         for position in covered:
             if position in scene.trainable:
                 a, b = spans[position].body
                 if a < b:
                     trained.append((a, b))
-                    anchored += [(a, b)] if position in scene.anchored else []
             for target in scene.targets.get(position, []):
                 view = self._view(scene, window, rendered, position, target)
                 if isinstance(view, HintView):
@@ -364,7 +362,7 @@ class _SessionBuild:
                 session_id=self.session.id,
                 ids=rendered.ids,
                 trained=tuple(trained),
-                anchored=tuple(anchored),
+                anchored=tuple(spans[p].body for p in covered if p in scene.anchored and spans[p].body in trained),
                 hints=tuple(views),
                 turns=rendered.spans,
                 origin=self.session.origin,

@@ -13,9 +13,9 @@ from composer_replication.data.ingestion.find import find_logs
 from composer_replication.rollouts.envs.workshop.demonstrators import LEVELS, careless
 from composer_replication.rollouts.envs.workshop.env import WorkshopEnv
 from composer_replication.rollouts.envs.workshop.episodes import play
-from composer_replication.rollouts.envs.workshop.record import Recording, record_logs
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.rollouts.envs.workshop.tasks import Task, make_task
+from composer_replication.rollouts.record import Recording, record_logs
 from composer_replication.rollouts.sampler import Sampling
 from composer_replication.tokens.renderer import Renderer
 from tests.rollouts.small_world import Parrot, message_ids

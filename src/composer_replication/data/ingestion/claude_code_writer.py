@@ -153,8 +153,9 @@ class _Log:
         if len(texts) != len(turn.blocks) or not all(texts):
             raise _refused("a user message that is not text", where)
         wanted = Authorship(turn.author or "", turn.tag)
-        for flags in ({}, {"isMeta": True}):
-            if all(authorship(text, is_meta=bool(flags)) == wanted for text in texts):
+        for is_meta in (False, True):
+            if all(authorship(text, is_meta=is_meta) == wanted for text in texts):
+                flags: dict[str, Any] = {"isMeta": True} if is_meta else {}
                 content = texts[0] if len(texts) == 1 else [{"type": "text", "text": text} for text in texts]
                 return self._record("user", message={"role": "user", "content": content}, **flags)
         raise _refused(f"a user message by {turn.author!r} with the tag {turn.tag!r}, which no reader could tell", where)

@@ -14,6 +14,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from composer_replication.core.site import Answer
@@ -87,30 +88,30 @@ def agree(
     done = canonical(own)
     supporters = _supporters(others)
     num_families = len({answer.family for answer in others})
-    counts = {"num_families": num_families, "num_own_family": len(answers) - len(others)}
+    verdict = partial(Verdict, num_families=num_families, num_own_family=len(answers) - len(others))
     if not done.parts:
-        return Verdict(outcome="none", reason="no_text_or_call", **counts)
+        return verdict(outcome="none", reason="no_text_or_call")
     if num_families < MIN_AGREED:
-        return Verdict(outcome="none", reason="too_few_families", **counts)
+        return verdict(outcome="none", reason="too_few_families")
     own_families = supporters.get(done, frozenset())
     rivals = {action: families for action, families in supporters.items() if action != done}
     most = max(map(len, rivals.values()), default=0)
     best = [action for action, families in rivals.items() if len(families) == most]
     if most >= min_families and len(best) == 1 and most > len(own_families):
         if after_error:
-            return Verdict(outcome="none", reason="after_error", **counts)
+            return verdict(outcome="none", reason="after_error")
         given = [answer for answer in others if canonical(answer.turn) == best[0] and answer.family in rivals[best[0]]]
-        return Verdict(outcome="pair", chosen=given[0], families=_sorted(rivals[best[0]]), teachers=_teachers(given), **counts)
+        return verdict(outcome="pair", chosen=given[0], families=_sorted(rivals[best[0]]), teachers=_teachers(given))
     if erred:
-        return Verdict(outcome="none", reason="erred", **counts)
+        return verdict(outcome="none", reason="erred")
     if len(own_families) >= MIN_AGREED and most < len(own_families):
         given = [answer for answer in others if canonical(answer.turn) == done and answer.family in own_families]
-        return Verdict(outcome="agreed", families=_sorted(own_families), teachers=_teachers(given), **counts)
+        return verdict(outcome="agreed", families=_sorted(own_families), teachers=_teachers(given))
     if after_error:
-        return Verdict(outcome="none", reason="after_error", **counts)
+        return verdict(outcome="none", reason="after_error")
     if most >= MIN_AGREED and most > len(own_families):
-        return Verdict(outcome="none", reason="outvoted", **counts)
-    return Verdict(outcome="no_consensus", teachers=_teachers(others), **counts)
+        return verdict(outcome="none", reason="outvoted")
+    return verdict(outcome="no_consensus", teachers=_teachers(others))
 
 
 def _supporters(answers: Sequence[Answer]) -> dict[Action, frozenset[str]]:

@@ -15,10 +15,10 @@ from composer_replication.data.ingestion.claude_code import ingest
 from composer_replication.data.ingestion.find import find_logs
 from composer_replication.rollouts.envs.workshop.demonstrators import FAMILIES, teacher_turn
 from composer_replication.rollouts.envs.workshop.env import WorkshopEnv
-from composer_replication.rollouts.envs.workshop.record import record_logs, renders_to
 from composer_replication.rollouts.envs.workshop.recorded import recorded, task_of, was_recorded_here
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.rollouts.envs.workshop.teachers import ask_scripted
+from composer_replication.rollouts.record import record_logs, renders_to
 from composer_replication.rollouts.sampler import Sampling
 from tests.rollouts.small_world import parroted, tiny
 from tests.rollouts.workshop.recordings import SLACK, STUDENT, ingested, record, said_on, tasks_of

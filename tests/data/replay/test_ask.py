@@ -1,0 +1,87 @@
+"""Which turns are asked about, what the asker is given, and what comes of its answers; without torch and without a real teacher."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from composer_replication.core.site import Anchor, Answer, Preference
+from composer_replication.core.trace import Segment, Session, SourceRef, Text, ToolCall, ToolResult, Turn
+from composer_replication.data.replay.ask import NoResult, failed_turns, follows_error, replay
+
+MODEL = "tiny"
+
+
+def call(call_id: str, name: str) -> Turn:
+    return Turn(role="assistant", author=MODEL, blocks=(ToolCall(call_id, name, {}),))
+
+
+def result(call_id: str, *, error: bool = False) -> Turn:
+    return Turn(role="tool", author="environment", blocks=(ToolResult(call_id, "words", error),))
+
+
+def words(text: str) -> Turn:
+    return Turn(role="assistant", author=MODEL, blocks=(Text(text),))
+
+
+def session(*turns: Turn, copied: int = 0) -> Session:
+    return Session(id="s1", source=SourceRef(file="f"), turns=turns, segments=(Segment(start=0, end=len(turns)),), copied=copied)
+
+
+GO = Turn(role="user", author="human", blocks=(Text("go"),))
+PARALLEL = Turn(role="assistant", author=MODEL, blocks=(ToolCall("c1", "read", {}), ToolCall("c2", "reed", {})))
+
+
+def told(turn: Turn, *, families: str = "abc") -> tuple[Answer, ...]:
+    return tuple(Answer(site_id="x", teacher=f"t-{f}", family=f, turn=turn) for f in families)
+
+
+def test_a_pair_keeps_the_sessions_own_message_and_says_who_agreed() -> None:
+    recorded = session(GO, call("c1", "list"), result("c1"), words("Done."))
+    better = replace(call("x", "search"), author="t-a")
+    asked = list(replay([recorded], lambda s, turn: told(better if turn == 1 else words("Done.")), min_families=3))
+    assert [one.outcome for one in asked] == ["pair", "agreed"] and [one.turn for one in asked] == [1, 3]
+    pair, anchor = asked[0].result, asked[1].result
+    assert isinstance(pair, Preference) and pair.rejected is None and pair.rejected_turn(recorded) is recorded.turns[1]
+    assert pair.chosen == better and pair.teachers == ("t-a", "t-b", "t-c")
+    assert pair.evidence == {"tier": "exact", "families": ["a", "b", "c"], "of": 3}
+    assert anchor == Anchor(session_id="s1", turn=3, reason="agreed", teachers=("t-a", "t-b", "t-c"))
+    assert len(asked[0].answers) == 3
+
+
+def test_errors_are_found_by_call_id_and_looked_for_before_the_turn_only() -> None:
+    """The error of the second parallel call comes first; the message after them follows an error, the next one does not."""
+    recorded = session(
+        GO, PARALLEL, result("c2", error=True), result("c1"),
+        call("c3", "read"), result("c3"), words("Done."),
+    )  # fmt: skip
+    assert failed_turns(recorded) == {1}
+    assert [follows_error(recorded, n) for n in (1, 4, 6)] == [False, True, False]
+    other = told(call("x", "search"))
+    asked = list(replay([recorded], lambda s, turn: other, min_families=3))
+    assert [(one.turn, one.outcome) for one in asked] == [(1, "pair"), (4, "after_error"), (6, "pair")]
+    same = list(replay([recorded], lambda s, turn: told(s.turns[turn]), min_families=3))
+    assert [(one.turn, one.outcome) for one in same] == [(1, "erred"), (4, "agreed"), (6, "agreed")]
+
+
+def test_nobody_is_asked_about_copied_silent_or_interrupted_messages() -> None:
+    interrupt = Turn(role="user", author="harness", blocks=(Text("[Request interrupted by user]"),), tag="interrupt")
+    silent = Turn(role="assistant", author=MODEL, blocks=())
+    recorded = session(GO, words("a"), words("b"), silent, words("c"), interrupt, words("d"), copied=2)
+    were_asked: list[int] = []
+
+    def ask(asked: Session, turn: int) -> tuple[Answer, ...]:
+        were_asked.append(turn)
+        return told(asked.turns[turn])
+
+    asked = list(replay([recorded], ask, min_families=3))
+    assert were_asked == [2, 6]
+    assert [one.outcome for one in asked] == ["copied", "agreed", "no_text_or_call", "interrupted", "agreed"]
+    assert asked[0].result == NoResult(session_id="s1", turn=1, reason="copied")
+
+
+def test_the_authors_family_is_left_out() -> None:
+    recorded = session(GO, call("c1", "list"))
+    asked = list(
+        replay([recorded], lambda s, t: told(call("x", "search")), min_families=3, family_of=lambda author: "c" if author == MODEL else "")
+    )
+    assert [one.outcome for one in asked] == ["outvoted"]
