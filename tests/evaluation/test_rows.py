@@ -16,7 +16,7 @@ from composer_replication.evaluation.recurrence import mistakes_of
 from composer_replication.evaluation.rows import OTHER, SUCCESS, TARGETED, paired, row
 from composer_replication.evaluation.stats import Resamples, wilson
 from composer_replication.evaluation.success import Played
-from composer_replication.evaluation.table import evaluation_table, pairs_of
+from composer_replication.evaluation.table import WATCHED, evaluation_table, pairs_of
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from tests.evaluation.small_judge import clumsy, played_by, silent, solver
 
@@ -159,9 +159,12 @@ def test_the_table_is_the_same_for_the_same_seed_and_needs_both_ends(sandbox: Sa
         evaluation_table({"after": oracle}, settings=settings, seed=1)
     level = [evaluation_table(rows, settings=settings.model_copy(update={"level": n}), seed=1)["notes"][0] for n in (1, 2)]
     assert level[0].startswith("By construction") and "exploration" not in level[0] and "reward alone can find" in level[1]
+    assert WATCHED in evaluation_table(rows, settings=settings.model_copy(update={"split": "monitor"}), seed=1)["notes"]
+    assert WATCHED not in table["notes"]
 
 
 def test_a_channel_is_compared_with_its_own_placebo() -> None:
     pairs = pairs_of(["before", "more_sft", "placebo", "after", "hint", "hint_placebo"])
+    assert ("hint", "hint_neutral") in pairs_of(["before", "after", "hint", "hint_neutral"])
     assert ("hint", "hint_placebo") in pairs and ("placebo", "before") in pairs and ("after", "hint") in pairs
     assert len(pairs) == len(set(pairs)) == 1 + 4 + 4 + 1
