@@ -1,83 +1,153 @@
-"""Speed of sampling: episodes and tokens per CPU-second, and where the time goes.
+"""Speed of rollouts in the workshop: episodes and trained tokens per CPU-second, and where the time goes.
 
-    python benchmarks/rollouts.py                       the tiny student with random weights, one thread
-    python benchmarks/rollouts.py --batches 1 32 --turns 12 --tokens 24
+    python benchmarks/rollouts.py                       the tiny student, its words those of a careless player; one thread
+    python benchmarks/rollouts.py --batches 1 8 48 --episodes 192
+    python benchmarks/rollouts.py --student FOLDER      a trained student and its own words
 
-The environment here only talks: it answers every message with a tool-sized text and costs nothing, so what is measured is the sampler.
-A student with random weights does not end its messages: each is ended by force after --tokens, which makes the work the same every time.
+Without --student the forward passes are those of a tiny student with random weights, cache and head included, but what is chosen at the
+end is what a careless scripted player says in the same task: so the episodes are as long as real ones, and the same every time.
 
-model     the forward passes, with the cache        choose    from logits to tokens and log-probs
-render    the ids behind each message               python    the sampler's own lists and objects
-kept      tokens fed with the cache kept across turns, against feeding every context anew each turn
+episodes, trained     per CPU-second of this process and the sandbox's; trained = tokens the student wrote, all of which the policy
+                      channel trains on (the training step itself is not in this number)
+model      forward passes, with the cache         choose     from logits to tokens and log-probs
+render     the ids behind each message            sandbox    waiting for test runs
+rules      the environment's own Python           python     the sampler's own lists and objects
+kept       tokens fed with the cache kept across turns, against feeding every context anew each turn
 
-Prints a table and writes it as JSON with --json FILE; exits with 1 where more than --max-python of the time is Python.
+Prints a table and writes it as JSON with --json FILE; exits with 1 where more than --max-python of the time is the sampler's Python.
+Test runs of the sandbox alone: benchmarks/sandbox.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
+import resource
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
-from composer_replication.core.trace import HUMAN, Text, ToolSpec, Turn
 from composer_replication.models.tiny import make_tiny
-from composer_replication.rollouts.envs.env import Opening, Reply
+from composer_replication.rollouts.envs.workshop.demonstrators import LEVELS, careless
+from composer_replication.rollouts.envs.workshop.env import WorkshopEnv
+from composer_replication.rollouts.envs.workshop.episodes import play
+from composer_replication.rollouts.envs.workshop.sandbox import Sandbox, SandboxRun
+from composer_replication.rollouts.envs.workshop.tasks import Task, make_tasks
 from composer_replication.rollouts.meter import Meter
 from composer_replication.rollouts.sampler import Sampling, sample_rollouts
+from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "composer_replication"
-TOOLS = tuple(ToolSpec(name=name, description=f"{name} a file.") for name in ("Read", "Search", "Edit", "Test"))
-ANSWER = "def area(width, height):\n    return width + height\n"
+SURE = 1e4  # a logit that no other reaches
 
 
-class Talk:
-    """Answers with the same few lines, `turns` times."""
+class TimedSandbox(Sandbox):
+    """Counts its runs and the wall seconds that the caller waits for them."""
 
-    def __init__(self, number: int, *, turns: int) -> None:
-        self.task_id, self.max_turns, self.left = f"task-{number}", turns, turns
+    runs = 0
+    seconds = 0.0
 
-    def open(self) -> Opening:
-        return Opening(turns=(Turn(role="user", author=HUMAN, blocks=(Text(f"Fix the failing test. ({self.task_id})"),)),), tools=TOOLS)
-
-    def reply(self, turn: Turn) -> Reply:
-        self.left -= 1
-        return Reply(turns=(Turn(role="user", author=HUMAN, blocks=(Text(ANSWER),)),), done=self.left == 0)
-
-    def reward(self) -> float:
-        return 0.0
-
-    def measures(self) -> dict[str, float]:
-        """Nothing is counted."""
-        return {}
-
-    def close(self) -> None:
-        pass
+    def run(self, files: Mapping[str, str], asked: Sequence[tuple[str, str]]) -> SandboxRun:
+        begun = time.perf_counter()
+        try:
+            return super().run(files, asked)
+        finally:
+            self.runs += 1
+            self.seconds += time.perf_counter() - begun
 
 
-def measure(model: Any, renderer: Renderer, *, batch: int, episodes: int, turns: int, tokens: int) -> dict[str, float]:
+class Prompted(nn.Module):
+    """A model whose head works as ever, but is outvoted: each row says the next token of its script."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model, self.config = model, model.config
+        self.head = _PromptedHead(model.get_output_embeddings())
+
+    def script(self, batches: Sequence[Sequence[Sequence[Sequence[int]]]]) -> None:
+        """The messages of each row of each batch, in the order in which they will be sampled."""
+        self.head.batches = [[[list(message) for message in row] for row in batch] for batch in batches]
+
+    def get_decoder(self) -> Any:
+        return self.model.get_decoder()
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.head
+
+
+class _PromptedHead(nn.Module):
+    """Follows the sampler: a row waits once its message has ended, and leaves the batch after its last one."""
+
+    def __init__(self, head: nn.Module) -> None:
+        super().__init__()
+        self.head = head
+        self.batches: list[list[list[list[int]]]] = []
+
+    def forward(self, hidden_BD: Tensor) -> Tensor:
+        logits_BV = self.head(hidden_BD).clone()
+        rows = self.batches[0]
+        for number, row in enumerate(rows):
+            if row[0]:
+                logits_BV[number, row[0].pop(0)] = SURE
+        if not any(row[0] for row in rows):
+            self.batches[0] = [row[1:] for row in rows if len(row) > 1]
+            if not self.batches[0]:
+                self.batches.pop(0)
+        return logits_BV
+
+
+def scripts(tasks: Sequence[Task], renderer: Renderer, *, sandbox: Sandbox) -> list[list[list[int]]]:
+    """What a careless player says in each task, message by message, as token ids."""
+    rng, habits, found = random.Random(0), LEVELS[1].habits, []
+    for task in tasks:
+        turns = play(WorkshopEnv(task, sandbox=sandbox), lambda env: careless(env, rng, habits=habits)).turns
+        found.append([list(renderer.reply(turns[:1], turn)[1]) for turn in turns if turn.role == "assistant"])
+    return found
+
+
+def cpu_s() -> float:
+    """CPU seconds of this process and of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + used.ru_utime + used.ru_stime
+
+
+def measure(model: Any, renderer: Renderer, *, batch: int, episodes: int) -> dict[str, float]:
     """One row of the table."""
+    tasks = make_tasks(episodes, seed=0)
+    if isinstance(model, Prompted):
+        with Sandbox() as rehearsal:
+            words = scripts(tasks, renderer, sandbox=rehearsal)
+        model.script([words[i : i + batch] for i in range(0, len(words), batch)])
     meter = Meter()
-    settings = Sampling(max_new_tokens=tokens, max_context_tokens=8192, batch_episodes=batch)
-    begun = time.process_time()
-    envs = [Talk(number, turns=turns) for number in range(episodes)]
-    rollouts = sample_rollouts(model, envs, renderer=renderer, settings=settings, author="tiny", meter=meter)
-    cpu = time.process_time() - begun
+    settings = Sampling(max_new_tokens=96, max_context_tokens=1536, batch_episodes=batch)
+    begun = cpu_s()
+    sandbox = TimedSandbox()
+    with sandbox:
+        sandbox.start()
+        envs = [WorkshopEnv(task, sandbox=sandbox) for task in tasks]
+        rollouts = sample_rollouts(model, envs, renderer=renderer, settings=settings, author="tiny", meter=meter)
+    cpu = cpu_s() - begun
     anew = sum(t.context_tokens + len(t.sampled.ids) for r in rollouts for t in r.session.turns if t.sampled is not None)
     total = meter.seconds["total"]
-    parts = {part: meter.seconds[part] / total for part in ("model", "choose", "render", "environment")}
+    parts = {part: meter.seconds[part] / total for part in ("model", "choose", "render")}
+    parts["sandbox"] = sandbox.seconds / total
+    parts["rules"] = meter.seconds["environment"] / total - parts["sandbox"]
     return {
         "batch": batch,
+        "episodes": len(rollouts),
+        "turns": meter.num_turns / len(rollouts),
+        "success": sum(r.reward for r in rollouts) / len(rollouts),
         "episodes_per_cpu_s": meter.num_episodes / cpu,
-        "sampled_per_cpu_s": meter.num_sampled / cpu,
-        "tokens_per_cpu_s": sum(len(r.ids) for r in rollouts) / cpu,
+        "trained_per_cpu_s": meter.num_sampled / cpu,
+        "sandbox_ms_per_run": 1000 * sandbox.seconds / max(1, sandbox.runs),
         **parts,
         "python": 1 - sum(parts.values()),
         "kept": meter.num_fed / anew,
@@ -86,30 +156,39 @@ def measure(model: Any, renderer: Renderer, *, batch: int, episodes: int, turns:
 
 def table(rows: Sequence[dict[str, float]]) -> str:
     """The rows as text."""
-    shares = ("model", "choose", "render", "environment", "python", "kept")
-    lines = [f"{'batch':>5} {'episodes/s':>10} {'sampled/s':>10} {'tokens/s':>10} " + " ".join(f"{s:>11}" for s in shares)]
+    shares = ("model", "choose", "render", "sandbox", "rules", "python", "kept")
+    head = f"{'batch':>5} {'turns':>6} {'success':>8} {'episodes/s':>10} {'trained/s':>10} {'ms/test run':>11} "
+    lines = [head + " ".join(f"{s:>8}" for s in shares)]
     for row in rows:
-        rates = f"{row['batch']:>5} {row['episodes_per_cpu_s']:>10.1f} {row['sampled_per_cpu_s']:>10.0f} {row['tokens_per_cpu_s']:>10.0f} "
-        lines.append(rates + " ".join(f"{row[s]:>11.1%}" for s in shares))
+        rates = f"{row['batch']:>5} {row['turns']:>6.2f} {row['success']:>8.2f} {row['episodes_per_cpu_s']:>10.1f} "
+        rates += f"{row['trained_per_cpu_s']:>10.0f} {row['sandbox_ms_per_run']:>11.2f} "
+        lines.append(rates + " ".join(f"{row[s]:>8.1%}" for s in shares))
     return "\n".join(lines)
+
+
+def player(folder: str) -> tuple[Any, Renderer]:
+    """The student of a folder, or the prompted tiny one."""
+    if folder:
+        from transformers import AutoModelForCausalLM
+
+        return AutoModelForCausalLM.from_pretrained(folder), Renderer.for_tokenizer(load_tokenizer(folder))
+    tokenizer = train_tiny_tokenizer([path.read_text("utf-8") for path in sorted(SOURCE.rglob("*.py"))], vocab_size=2048)
+    return Prompted(make_tiny(tokenizer, seed=0)), Renderer.for_tokenizer(tokenizer)
 
 
 def main() -> int:
     """Measure, print, and compare with the limit; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32, 64])
-    parser.add_argument("--episodes", type=int, default=64)
-    parser.add_argument("--turns", type=int, default=6)
-    parser.add_argument("--tokens", type=int, default=16)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 48])
+    parser.add_argument("--episodes", type=int, default=48)
+    parser.add_argument("--student", default="")
     parser.add_argument("--max-python", type=float, default=0.25)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    tokenizer = train_tiny_tokenizer([path.read_text("utf-8") for path in sorted(SOURCE.rglob("*.py"))], vocab_size=2048)
-    model, renderer = make_tiny(tokenizer, seed=0), Renderer.for_tokenizer(tokenizer)
-    shape = {"turns": options.turns, "tokens": options.tokens}
-    measure(model, renderer, batch=4, episodes=4, **shape)  # the first call pays for imports and caches
-    rows = [measure(model, renderer, batch=b, episodes=max(8, min(options.episodes, 8 * b)), **shape) for b in options.batches]
+    model, renderer = player(options.student)
+    measure(model, renderer, batch=4, episodes=4)  # the first call pays for imports and caches
+    rows = [measure(model, renderer, batch=b, episodes=max(8, min(options.episodes, 8 * b))) for b in options.batches]
     print(table(rows))
     if options.json:
         options.json.write_text(json.dumps({"rows": rows}, indent=2) + "\n", "utf-8")

@@ -55,13 +55,14 @@ def test_it_writes_the_rows_and_pairs_that_are_asked_for(runs: Path) -> None:
 
 
 def test_the_same_seed_gives_the_same_table_bit_for_bit_and_another_does_not(runs: Path) -> None:
-    path = runs / "recompose" / "runs" / "main" / "evaluation.json"
-    assert evaluated(runs).code == 0
+    path = runs / "recompose" / "runs" / "sft" / "evaluation.json"
+    call = ("evaluate", "sft", *FLAGS)
+    assert recompose(*call, cwd=runs).code == 0
     first = path.read_bytes()
     path.unlink()
-    assert evaluated(runs, "--evaluate.workers", "2").code == 0
+    assert recompose(*call, "--evaluate.workers", "2", cwd=runs).code == 0
     assert path.read_bytes() == first
-    assert evaluated(runs, "--seed", "8").code == 0
+    assert recompose(*call, "--seed", "8", cwd=runs).code == 0
     assert json.loads(path.read_bytes())["rows"] != json.loads(first)["rows"]
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from composer_replication.evaluation.stats import bootstrap_mean
+from composer_replication.evaluation.stats import Resamples, bootstrap_mean, wilson
 
 
 def test_the_same_seed_gives_the_same_bounds_around_the_mean() -> None:
@@ -60,3 +60,34 @@ def test_nothing_to_average_is_an_error() -> None:
     for values, clusters in (([], []), ([1.0], [])):
         with pytest.raises(ValueError, match="clusters"):
             bootstrap_mean(values, clusters, seed=0)
+
+
+def test_shared_draws_give_the_bounds_of_the_bootstrap() -> None:
+    rng = random.Random(2)
+    values = [rng.gauss(0.3, 1) for _ in range(60)]
+    shared, own = Resamples.of(60, seed=5).mean(values), bootstrap_mean(values, range(60), seed=5)
+    assert shared.mean == pytest.approx(own.mean)
+    assert shared.low == pytest.approx(own.low, abs=0.05) and shared.high == pytest.approx(own.high, abs=0.05)
+    assert Resamples.of(60, seed=5).mean(values) == shared != Resamples.of(60, seed=6).mean(values)
+
+
+def test_a_ratio_is_of_sums_and_unknown_where_a_sample_may_hold_nothing() -> None:
+    draws = Resamples.of(40, seed=1, samples=400)
+    above, below = [float(i % 2) for i in range(40)], [2.0] * 40
+    found = draws.ratio(above, below)
+    assert found.mean == 0.25 and found.low is not None and found.low < 0.25 < (found.high or 0)
+    rare = draws.ratio(above, [1.0] + [0.0] * 39)
+    assert (rare.mean, rare.low, rare.high) == (20.0, None, None)
+    assert Resamples.of(1, seed=1).mean([3.0]).low is None
+    for wrong in ((above, [0.0] * 40), (above[1:], below), (above, below[1:])):
+        with pytest.raises(ValueError):
+            draws.ratio(*wrong)
+
+
+def test_the_wilson_interval_is_the_published_one() -> None:
+    """Newcombe 1998, table I: 81 of 263, 15 of 148, 0 of 20, 1 of 29."""
+    for successes, n, low, high in ((81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)):
+        assert wilson(successes, n) == pytest.approx((low, high), abs=5e-5)
+    assert wilson(20, 20)[1] == 1.0
+    with pytest.raises(ValueError):
+        wilson(1, 0)

@@ -12,8 +12,9 @@ episodes in which that mistake was possible.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 from composer_replication.core.config.base import stage_seed
@@ -42,8 +43,8 @@ def row(name: str, played: Sequence[Played], *, targeted: Collection[str], draws
         **_share(SUCCESS, [is_success(p) for p in played]),
         **_per_episode(TARGETED, [float(c.targeted) for c in counted], draws),
         **_per_episode(OTHER, [float(c.other) for c in counted], draws),
-        **_ratio("valid_call_rate", [p.measures["valid_calls"] for p in played], calls, draws),
-        **_ratio("changing_call_rate", [p.measures["changing_calls"] for p in played], calls, draws),
+        **_within_one(_ratio("valid_call_rate", [p.measures["valid_calls"] for p in played], calls, draws)),
+        **_within_one(_ratio("changing_call_rate", [p.measures["changing_calls"] for p in played], calls, draws)),
         **_ratio("entropy", entropies, [float(p.tokens) for p in played], draws),
         **_interval("length", draws.mean([float(p.tokens) for p in played])),
         **_interval("turns", draws.mean(messages)),
@@ -117,9 +118,14 @@ def _columns(pairs: Sequence[tuple[Played, Played]], measure: str) -> tuple[list
 
 
 def _difference(a: str, b: str, metric: str, left: Sequence[float], right: Sequence[float], draws: Resamples) -> dict[str, Any]:
-    interval = draws.mean([x - y for x, y in zip(left, right, strict=True)])
-    named = {} if metric == SUCCESS else {"metric": metric}
-    return {"a": a, "b": b, **named, "difference": interval.mean, "low": interval.low, "high": interval.high, "n": interval.n}
+    apart = [x - y for x, y in zip(left, right, strict=True)]
+    interval, named = draws.mean(apart), {} if metric == SUCCESS else {"metric": metric}
+    low, high = interval.low, interval.high
+    if low is not None and high is not None:
+        most = math.inf if metric in (TARGETED, OTHER) else 1.0
+        unseen = _RULE_OF_THREE / len(apart) if len(set(apart)) == 1 else 0.0  # no other difference was seen: it may still exist
+        low, high = max(-most, low - unseen), min(most, high + unseen)
+    return {"a": a, "b": b, **named, "difference": interval.mean, "low": low, "high": high, "n": interval.n}
 
 
 def _times(left: Sequence[float], right: Sequence[float], draws: Resamples) -> dict[str, float | None]:
@@ -155,6 +161,11 @@ def _per_episode(name: str, counts: Sequence[float], draws: Resamples) -> dict[s
 def _ratio(name: str, above: Sequence[float], below: Sequence[float], draws: Resamples) -> dict[str, float | None]:
     """A ratio of sums over all episodes, None where there is nothing to divide by."""
     return _interval(name, draws.ratio(above, below)) if sum(below) else {name: None}
+
+
+def _within_one(found: Mapping[str, float | None]) -> dict[str, float | None]:
+    """A share of calls and its bounds, which cannot leave 0 ... 1."""
+    return {key: None if value is None else min(1.0, max(0.0, value)) for key, value in found.items()}
 
 
 def _family(family: str, played: Sequence[Played]) -> dict[str, float]:

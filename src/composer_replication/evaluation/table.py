@@ -3,7 +3,7 @@
     table = evaluation_table({"after": ..., "before": ..., "placebo": ...}, settings=config.evaluate, seed=seed)
     table["rows"][0]["name"], table["paired"][0]["b"]        # "after", "before"
 
-A claim about a channel needs its own placebo: a row "hint" is also compared with "hint_placebo" where there is one.
+A claim about a channel needs its own control: a row "hint" is also compared with "hint_placebo" and "hint_neutral" where they are.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from composer_replication.rollouts.envs.workshop.demonstrators import LEVELS
 
 BEFORE, AFTER, PLACEBO = "before", "after", "placebo"
 ORDER = (BEFORE, "more_sft", PLACEBO, AFTER)
-PLACEBO_OF = "_placebo"
+CONTROLS_OF = ("_placebo", "_neutral")
 HINTS_ARE_TAUGHT = (
     "That a hint is followed was taught to the workshop's students in their warm-up. What the hint channel adds is the same behaviour"
     " without the hint; how well hints are followed by a model that was not taught to is not shown here."
 )
 HOW_MEASURED = (
-    "One episode per task and student, no hint in any context; 95 % intervals: Wilson for shares, bootstrap over tasks for the rest."
+    "One episode per task and student, no hint in any context. 95 % intervals: Wilson for shares, bootstrap over tasks for the rest."
+    " They speak about other tasks, not about other seeds of the training."
 )
+WATCHED = "These tasks are watched while a run is trained and can stop it: they are not unseen."
 
 
 def evaluation_table(
@@ -46,10 +48,11 @@ def evaluation_table(
     draws = Resamples.of(len(rows[AFTER]), seed=stage_seed(seed, "rows"), samples=settings.samples)
     compared = {"targeted": settings.targeted_kinds, "seed": seed, "samples": settings.samples}
     pairs = [entry for a, b in pairs_of(names) for entry in paired(a, rows[a], b, rows[b], **compared)]
+    watched = [WATCHED] if settings.split == "monitor" else []
     return {
         "rows": [row(name, rows[name], targeted=settings.targeted_kinds, draws=draws) for name in names],
         "paired": sorted(pairs, key=lambda entry: "metric" in entry),
-        "notes": [LEVELS[settings.level].text, HINTS_ARE_TAUGHT, HOW_MEASURED, *notes],
+        "notes": [LEVELS[settings.level].text, HINTS_ARE_TAUGHT, HOW_MEASURED, *watched, *notes],
         "seed": seed,
         "split": settings.split,
         "level": settings.level,
@@ -60,11 +63,11 @@ def evaluation_table(
 
 
 def pairs_of(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Which rows are compared: "after" with every other, every other with "before", and a channel with its own placebo.
+    """Which rows are compared: "after" with every other, every other with "before", and a channel with its own controls.
 
     >>> pairs_of(["before", "placebo", "after"])
     [('after', 'before'), ('after', 'placebo'), ('placebo', 'before')]
     """
     others = [name for name in names if name not in (BEFORE, AFTER)]
-    controls = [(name, name + PLACEBO_OF) for name in others if name + PLACEBO_OF in others]
+    controls = [(name, name + control) for name in others for control in CONTROLS_OF if name + control in others]
     return [(AFTER, BEFORE), *((AFTER, name) for name in others), *((name, BEFORE) for name in others), *controls]

@@ -37,9 +37,8 @@ class Claim:
 def claims(evaluation: Mapping[str, Any]) -> list[Claim]:
     """Every sentence for which the file holds the numbers, in the order in which the page shows them."""
     paired = evaluation["paired"]
-    trained = [AFTER, *(row["name"] for row in evaluation["rows"] if row["name"] in SINGLE)]
-    compared = [(name, other) for name in trained for other in NEEDED]
-    found = [_hinted(paired, a, b) for a, b in compared]
+    hinted = [AFTER, *(row["name"] for row in evaluation["rows"] if row["name"] == "hint")]
+    found = [_hinted(paired, name, other) for name in hinted for other in NEEDED]
     found += [_others(paired, AFTER, other) for other in NEEDED]
     found += [_family(paired, made, title) for made, title in FAMILY_TITLES.items()]
     return [*(claim for claim in found if claim is not None), *_adding_up(evaluation["rows"], paired)]

@@ -44,7 +44,7 @@ class EvaluateSettings(Settings):
     """How a student is measured: on tasks that no training saw, without any hint. All intervals are 95 % intervals."""
 
     tasks: int = Field(default=192, gt=0)
-    """Tasks that each student is measured on, one episode each."""
+    """Episodes of each student, one per task."""
     split: Literal["heldout", "monitor", "words"] = "heldout"
     """"heldout" = other tasks and other tool sets; "words" = also file and value names that stand in no training task."""
     level: Literal[1, 2] = 1
