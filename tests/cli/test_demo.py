@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from composer_replication.cli.demo import command
+from composer_replication.cli.demo_text import command
 from composer_replication.cli.main import VERBS
 from composer_replication.core.config.load import load_config
 from tests.cli.workspace import files, recompose

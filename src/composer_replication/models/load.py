@@ -67,6 +67,7 @@ def load_student(settings: StudentSettings, *, tokenizer: Any, seed: int) -> Stu
 
 def _from_pretrained(settings: StudentSettings) -> Any:
     transformers = need("transformers", extra="train")
+    transformers.utils.logging.disable_progress_bar()  # a library does not draw on the terminal
     try:
         return transformers.AutoModelForCausalLM.from_pretrained(settings.model, dtype=DTYPES[settings.dtype])
     except (OSError, ValueError, RuntimeError) as error:

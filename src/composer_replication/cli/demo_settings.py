@@ -1,0 +1,56 @@
+"""The settings of the demo and of its controls: one place, read by `recompose demo` and by benchmarks/evidence.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+AFTER = "after"
+PLACEBO = ("--train.placebo", "shuffled_hints,permuted_rewards,swapped_pairs")
+MORE_SFT = (
+    "--rollouts.env",
+    "",
+    "--train.lm_ce.weight",
+    "1",
+    "--train.policy.weight",
+    "0",
+    "--train.hint.weight",
+    "0",
+    "--train.preference.weight",
+    "0",
+)
+CONTROLS: Mapping[str, tuple[str, ...]] = {"placebo": PLACEBO, "more_sft": MORE_SFT}
+"""What each control of the table is trained with, on top of the demo's settings."""
+STEPS = 24
+SETTINGS = """# Settings of `recompose demo`: a student of 0.6M parameters in a small coding workshop, all three channels.
+work_dir = "."
+seed = {seed}
+
+[student]
+model = "{student}"
+
+[ingest]
+logs = ["logs"]
+
+[build]
+max_tokens = 1024
+
+[rollouts]
+env = "workshop"           # the student acts in it while it is trained
+groups = 8
+group_size = 6
+
+[train]
+steps = {steps}
+batch_examples = 48        # read by the control "more_sft", which trains on the logs alone
+learning_rate = 5e-4
+warmup_steps = 5
+checkpoint_every = 6
+grad_every = 100
+policy = {{ weight = 1.0 }}
+hint = {{ weight = 1.0 }}
+lm_ce = {{ weight = 0.0 }}
+preference = {{ weight = 1.0, batch_pairs = 16 }}
+
+[evaluate]
+tasks = 192
+"""

@@ -1,0 +1,83 @@
+"""The student of the demo: the one that ships or one made from random weights, and the logs of its sessions."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from composer_replication.cli.job import Job
+from composer_replication.core.config.base import stage_seed
+from composer_replication.core.errors import DataError
+
+STUDENT = "workshop_student"
+NUM_LOGS, SLACK = 192, 3
+
+
+def shipped(name: str) -> Path:
+    """A file or folder that the wheel carries; in a clone it lies under examples/."""
+    inside = Path(str(files("composer_replication"))) / name
+    clone = Path(__file__).resolve().parents[3] / "examples" / name
+    for path in (inside, clone):
+        if path.exists():
+            return path
+    raise DataError(f"{name} is not installed", where=str(inside), fix="run the demo from a clone of the repository: make demo")
+
+
+def record(job: Job, student: Path, folder: Path) -> dict[str, Any]:
+    """The student's careless sessions on training tasks, as Claude Code would have logged them."""
+    import torch
+
+    from composer_replication.core.config.student import StudentSettings
+    from composer_replication.models.load import load_student
+    from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
+    from composer_replication.rollouts.record import record_logs
+    from composer_replication.rollouts.sampler import Sampling
+    from composer_replication.tokens.hf import load_tokenizer
+    from composer_replication.tokens.renderer import Renderer
+
+    torch.set_num_threads(1)  # sums depend on the number of threads: the same seed gives the same table
+    job.screen.line(f" record   {NUM_LOGS} sessions of the student in {student}, as it is before any training", style="bold")
+    tokenizer = load_tokenizer(str(student))
+    loaded = load_student(StudentSettings(model=str(student)), tokenizer=tokenizer, seed=job.config.seed)
+    seed = stage_seed(job.config.seed, "record")
+    sampling = Sampling(max_new_tokens=64, max_context_tokens=1024, batch_episodes=64, seed=seed)
+    with Sandbox() as sandbox:
+        done = record_logs(
+            loaded.model,
+            renderer=Renderer.for_tokenizer(tokenizer),
+            settings=sampling,
+            seed=seed,
+            num_sessions=NUM_LOGS,
+            folder=folder,
+            sandbox=sandbox,
+            slack=SLACK,
+        )
+    left_out = ", ".join(f"{count} {reason}" for reason, count in done.left_out.items())
+    job.screen.line(
+        f" wrote    {len(done.paths)} logs in Claude Code's format below {folder}" + (f"; left out: {left_out}" if left_out else "")
+    )
+    return {"logs": len(done.paths), "left_out": dict(done.left_out)}
+
+
+def warm_up(job: Job, folder: Path) -> Path:
+    """A student made from random weights here and now, beside what was measured on the one that ships."""
+    from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
+    from composer_replication.training.warmup.make import ABOUT, make_student
+
+    ships = json.loads((shipped(STUDENT) / ABOUT).read_text("utf-8"))
+    plan = ships["plan"]
+    job.screen.line(f" warm-up  {plan['steps']} steps from random weights, about {ships['cpu_s']} CPU-seconds", style="bold")
+
+    def on_step(step: int, loss: float, model: Any) -> None:
+        if step % 50 == 0:
+            job.screen.line(f" step={step} of {plan['steps']} loss={loss:.4f}")
+
+    with Sandbox() as sandbox:
+        made = make_student(folder, level=ships["level"], seed=plan["seed"], sandbox=sandbox, on_step=on_step)["measured"]
+    low, high = ships["measured"]["success_low"], ships["measured"]["success_high"]
+    inside = low <= made["success"] <= high
+    told = f"success {made['success']:.3f}; the one that ships: {ships['measured']['success']:.3f} [{low:.3f}, {high:.3f}]"
+    job.screen.line(f" student  {told}: {'inside' if inside else 'OUTSIDE'} its interval", style="" if inside else "bold yellow")
+    return folder
