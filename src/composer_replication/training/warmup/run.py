@@ -38,7 +38,7 @@ BUCKETS = 8  # so many batches of lessons are made at once and sorted by length,
 class Plan:
     """One warm-up: how long, how fast, on whose habits; `copy_steps` steps hold the copy curriculum."""
 
-    steps: int = 900
+    steps: int = 1100
     lessons: int = 16
     copy_steps: int = 400
     muon_rate: float = 0.02
