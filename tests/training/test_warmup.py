@@ -7,13 +7,13 @@ import random
 import pytest
 import torch
 
-from composer_replication.rollouts.envs.workshop.demonstrators import LEVELS
+from composer_replication.rollouts.envs.workshop.demonstrators import Habits
 from composer_replication.rollouts.envs.workshop.lessons import Reckoner, make_lesson
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.training.warmup.run import COPY_LENGTH, Plan, copies, mean_loss, warm_up
 from composer_replication.training.warmup.tokenizer import FAMILY, workshop_tokenizer
 
-LESSONS = [make_lesson(f"unseen:{i}", habits=LEVELS[1].habits, tests=Reckoner()) for i in range(60)]
+LESSONS = [make_lesson(f"unseen:{i}", habits=Habits(), tests=Reckoner()) for i in range(60)]
 
 
 @pytest.fixture(scope="module")

@@ -67,15 +67,14 @@ def warm_up(job: Job, folder: Path) -> Path:
     from composer_replication.training.warmup.make import ABOUT, make_student
 
     ships = json.loads((shipped(STUDENT) / ABOUT).read_text("utf-8"))
-    plan = ships["plan"]
-    job.screen.line(f" warm-up  {plan['steps']} steps from random weights, about {ships['cpu_s']} CPU-seconds", style="bold")
+    job.screen.line(f" warm-up  {ships['steps']} steps from random weights, about {ships['cpu_s']} CPU-seconds", style="bold")
 
     def on_step(step: int, loss: float, model: Any) -> None:
         if step % 50 == 0:
-            job.screen.line(f" step={step} of {plan['steps']} loss={loss:.4f}")
+            job.screen.line(f" step={step} loss={loss:.4f}")
 
     with Sandbox() as sandbox:
-        made = make_student(folder, level=ships["level"], seed=plan["seed"], sandbox=sandbox, on_step=on_step)["measured"]
+        made = make_student(folder, level=ships["level"], seed=ships["seed"], sandbox=sandbox, on_step=on_step)["measured"]
     low, high = ships["measured"]["success_low"], ships["measured"]["success_high"]
     inside = low <= made["success"] <= high
     told = f"success {made['success']:.3f}; the one that ships: {ships['measured']['success']:.3f} [{low:.3f}, {high:.3f}]"

@@ -11,7 +11,7 @@ from composer_replication.core.config.data import HintsSettings, SitesSettings
 from composer_replication.core.trace import Turn
 from composer_replication.data.hints.write import write_hints
 from composer_replication.data.sites.find import find_sites
-from composer_replication.rollouts.envs.workshop.demonstrators import LEVELS, Habits, careless, oracle
+from composer_replication.rollouts.envs.workshop.demonstrators import Habits, careless, oracle
 from composer_replication.rollouts.envs.workshop.env import WorkshopEnv
 from composer_replication.rollouts.envs.workshop.episodes import play
 from composer_replication.rollouts.envs.workshop.lessons import HINTED, Lesson, Reckoner, hint_text, make_lesson
@@ -19,7 +19,7 @@ from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.rollouts.envs.workshop.tasks import make_task, make_tasks
 from composer_replication.rollouts.envs.workshop.vocabulary import LEGACY_READER, LEGACY_STYLE, toolset_is_held_out
 
-LESSONS = [make_lesson(f"test:{i}", habits=LEVELS[1].habits, tests=Reckoner()) for i in range(400)]
+LESSONS = [make_lesson(f"test:{i}", habits=Habits(), tests=Reckoner()) for i in range(400)]
 
 
 def own_hints(lesson: Lesson) -> set[str]:
@@ -102,7 +102,7 @@ def _certain():
 
 
 def test_lessons_are_training_tasks_and_the_same_for_a_seed() -> None:
-    again = make_lesson("test:3", habits=LEVELS[1].habits, tests=Reckoner())
+    again = make_lesson("test:3", habits=Habits(), tests=Reckoner())
     assert again == LESSONS[3] != LESSONS[4]
     assert all(
         make_task(f"lesson:test:{i}").split == "train" and not toolset_is_held_out(make_task(f"lesson:test:{i}").tools) for i in range(50)

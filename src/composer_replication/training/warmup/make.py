@@ -3,8 +3,10 @@
     made = make_student(Path("examples/workshop_student"), level=1, seed=7, sandbox=sandbox)
     made["measured"]["success"]         # on held-out tasks, without hints, with its interval
 
-A level's student has the habits of the level's careless player. warmup.json beside the weights holds the seed, the plan, the versions
-and what was measured.
+All students begin with the same lessons, whose player never leaves its habits: that is what teaches them to play. They end with lessons of
+their level's player, who does now and then, so that what is never done is improbable and not impossible: a student whose other choices
+lie thirty nats away cannot be moved without looking like a collapse. warmup.json beside the weights holds seed, plans, versions, and
+what was measured.
 """
 
 from __future__ import annotations
@@ -33,24 +35,30 @@ from composer_replication.training.warmup.run import Plan, warm_up
 from composer_replication.training.warmup.tokenizer import workshop_tokenizer
 
 ABOUT, EVALUATION_SEED, TASKS = "warmup.json", 2026, 384
+PLAN = Plan()
+POLISH = Plan(steps=300, copy_steps=0, muon_rate=0.01, adam_rate=1.5e-3)
+"""The second part of a warm-up, on the habits of a level."""
 OnStep = Callable[[int, float, Any], None]
 
 
 def make_student(
-    folder: Path, *, level: int, seed: int, sandbox: Sandbox, plan: Plan | None = None, on_step: OnStep | None = None
+    folder: Path, *, level: int, seed: int, sandbox: Sandbox, plans: tuple[Plan, Plan] = (PLAN, POLISH), on_step: OnStep | None = None
 ) -> dict[str, Any]:
     """Warm a student up from random weights, save it, and measure what was saved; the same seed gives the same on one machine."""
-    how = dataclasses.replace(plan or Plan(), seed=seed, habits=LEVELS[level].habits)
+    first, polish = dataclasses.replace(plans[0], seed=seed), dataclasses.replace(plans[1], seed=seed + 1, habits=LEVELS[level].habits)
     tokenizer, began = workshop_tokenizer(), time.process_time()
     with one_thread():
-        model = warm_up(tokenizer, plan=how, on_step=on_step)
+        model = warm_up(tokenizer, plan=first, on_step=on_step)
+        model = warm_up(tokenizer, plan=polish, model=model, on_step=on_step)
     cpu_s = time.process_time() - began
     save_student(Student(name="workshop", model=model.to(torch.bfloat16), tokenizer=tokenizer), folder)
     model = model.to(torch.float32)  # what a reader of the folder gets
     about = {
         "command": f"python scripts/warm_up.py --level {level} --seed {seed}",
         "level": level,
-        "plan": dataclasses.asdict(how),
+        "seed": seed,
+        "steps": first.steps + polish.steps,
+        "plans": [dataclasses.asdict(first), dataclasses.asdict(polish)],
         "parameters": sum(p.numel() for p in model.parameters()),
         "cpu_s": round(cpu_s),
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "machine": platform.machine()},

@@ -22,7 +22,7 @@ from composer_replication.core.config.base import stage_seed
 from composer_replication.losses.policy import lm_ce
 from composer_replication.models.forward import final_hidden, project
 from composer_replication.models.tiny import make_tiny
-from composer_replication.rollouts.envs.workshop.demonstrators import LEVELS, Habits
+from composer_replication.rollouts.envs.workshop.demonstrators import Habits
 from composer_replication.rollouts.envs.workshop.lessons import Reckoner, make_lesson
 from composer_replication.rollouts.envs.workshop.vocabulary import EDITORS, FILES, NAMES, READERS, SEARCHERS, STYLES
 from composer_replication.tokens.batch import Targets, collate
@@ -30,6 +30,7 @@ from composer_replication.tokens.example import TrainingExample
 from composer_replication.tokens.renderer import Renderer
 
 HEAD_DIM, FEED_FORWARD = 32, 320
+CERTAIN = Habits()
 COPY_ROWS, COPY_LENGTH, COPY_WEIGHT = 6, 24, 0.5
 BUCKETS = 8  # so many batches of lessons are made at once and sorted by length, so that little is padding
 
@@ -45,7 +46,7 @@ class Plan:
     adam_rate: float = 3e-3
     ramp: int = 50
     seed: int = 7
-    habits: Habits = LEVELS[1].habits
+    habits: Habits = CERTAIN
 
 
 def warm_up(tokenizer: Any, *, plan: Plan, model: Any = None, on_step: Callable[[int, float, Any], None] | None = None) -> Any:

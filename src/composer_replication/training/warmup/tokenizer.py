@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from composer_replication.rollouts.envs.workshop.demonstrators import LEVELS
+from composer_replication.rollouts.envs.workshop.demonstrators import Habits
 from composer_replication.rollouts.envs.workshop.lessons import Lesson, Reckoner, lesson_on, make_lesson
 from composer_replication.rollouts.envs.workshop.tasks import OPERATORS, make_task
 from composer_replication.rollouts.envs.workshop.vocabulary import (
@@ -55,7 +55,7 @@ def workshop_tokenizer() -> Any:
     """The tokenizer; it is made of training tasks alone and always the same."""
     bare = Renderer.for_tokenizer(train_tiny_tokenizer([], vocab_size=300, family=FAMILY), family=FAMILY)
     phrases = constant_phrases(bare)
-    lessons = [make_lesson(f"tokenizer:{i}", habits=LEVELS[1].habits, tests=Reckoner()) for i in range(NUM_TEXTS)]
+    lessons = [make_lesson(f"tokenizer:{i}", habits=Habits(), tests=Reckoner()) for i in range(NUM_TEXTS)]
     cut = re.compile("|".join([*map(re.escape, phrases), _CONTROL]))
     texts = [part for text in _rendered(bare, lessons) for part in cut.split(text) if part]
     words = [*(f"{word}.py" for word in FILES), *NAMES, *map(str, range(100))] * 20
@@ -66,7 +66,7 @@ def constant_phrases(renderer: Renderer) -> tuple[str, ...]:
     """Every stretch of a rendered episode that holds no name, no number and no control token, longest first."""
     tools = ToolSet(**_GAPS, order=(_GAPS["searcher"], LISTER, _GAPS["reader"], _GAPS["editor"], TESTER))
     tasks = [dataclasses.replace(make_task(f"phrases:{i}"), tools=tools) for i in range(NUM_PROBES)]
-    lessons = [lesson_on(task, random.Random(task.id), habits=LEVELS[1].habits, tests=Reckoner()) for task in tasks]
+    lessons = [lesson_on(task, random.Random(task.id), habits=Habits(), tests=Reckoner()) for task in tasks]
     parts = {line for text in _rendered(renderer, lessons) for part in _CHANGES.split(text) for line in re.split(r"(?<=[^\n]\n)", part)}
     # What the template's own source holds would count as a control token of it.
     found = {part for part in parts if len(part) >= MIN_PHRASE and part not in renderer.template}

@@ -51,7 +51,7 @@ class Level:
 
 
 LEVELS: Mapping[int, Level] = {
-    1: Level(habits=Habits(), text=BY_CONSTRUCTION),
+    1: Level(habits=Habits(reader=0.995, style=0.995, detour=0.995), text=BY_CONSTRUCTION),
     2: Level(habits=Habits(reader=0.8, style=0.8, detour=0.8), text=EXPLORATION_FINDS_IT),
 }
 

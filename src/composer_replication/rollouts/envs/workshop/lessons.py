@@ -1,6 +1,6 @@
 """What the tiny student is warmed up on: careless episodes, some of whose messages stand below a hint.
 
-    lesson = make_lesson("7:0", habits=LEVELS[1].habits, tests=Reckoner())
+    lesson = make_lesson("7:0", habits=Habits(), tests=Reckoner())
     lesson.turns, lesson.tools            # hints stand where the hint channel's teacher would see them
 
 Below a hint that speaks of the next message, exactly the mistake that it warns of is not made. Below a hint that was written for
