@@ -55,9 +55,7 @@ ARMS: Mapping[str, Arm] = {
         text="hint alone, words of the same length that say nothing", flags=(*_HINT, *_nulled("neutral_hints")), like="hint"
     ),
     "wrong_site": Arm(text="hint alone, at the turn after the mistake", flags=(*_HINT, "--sites.site", "recovery"), like="hint"),
-    "hint_live": Arm(
-        text="hint alone, the teacher has the current weights", flags=(*_HINT, "--train.hint.teacher", "live"), like="hint"
-    ),
+    "hint_live": Arm(text="hint alone, the teacher has the current weights", flags=(*_HINT, "--train.hint.teacher", "live"), like="hint"),
     "hint_ema": Arm(
         text="hint alone, the teacher is a slow average of the weights", flags=(*_HINT, "--train.hint.teacher", "ema"), like="hint"
     ),
