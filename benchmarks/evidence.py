@@ -36,7 +36,8 @@ ROOT = Path(__file__).resolve().parent.parent
 STUDENTS = {1: "workshop_student", 2: "workshop_student_2"}
 SEEDS = (11, 12, 13)
 """None of them is the demo's default, with which the settings were chosen."""
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def main(words: Sequence[str]) -> int:

@@ -25,7 +25,8 @@ from composer_replication.evaluation.players import Player, Shown, play_one
 from composer_replication.evaluation.rows import SUCCESS, paired, row
 from composer_replication.evaluation.stats import Resamples
 from composer_replication.evaluation.success import Played, is_success
-from workshop_evidence.arms import ARMS, BEFORE
+
+from .arms import ARMS, BEFORE
 
 Episodes = Mapping[str, Mapping[int, Sequence[Played]]]
 """Row -> seed of the training -> what that student played."""

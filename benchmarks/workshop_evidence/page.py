@@ -17,10 +17,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from workshop_evidence.arms import LEVELS, settings_sha256
-from workshop_evidence.sections import ending, level_section, opening
-from workshop_evidence.words import METRICS, cost_of, pair_of
+from .arms import ARMS, LEVELS, settings_sha256
+from .sections import ending, level_section, opening
+from .words import METRICS, cost_of, pair_of
 
+MIN_SEEDS = 3
 PAGE, JSON_PAGE = Path("docs/evidence.md"), Path("docs/evidence.json")
 STUDENTS: Mapping[int, str] = {1: "workshop_student", 2: "workshop_student_2"}
 QUOTED = re.compile(r"<!-- evidence: (\S+) -->(.*?)<!-- /evidence -->", re.DOTALL)
@@ -50,8 +51,14 @@ def _problems(root: Path, evidence: Mapping[str, Any]) -> Iterator[str]:
         yield f"{JSON_PAGE} was made with other settings of the demo or the arms: run python benchmarks/evidence.py"
     if evidence["about"]["steps_scale"] != 1:
         yield f"{JSON_PAGE} is a trial with {evidence['about']['steps_scale']} x the steps"
+    if len(evidence["about"]["seeds"]) < MIN_SEEDS:
+        yield f"{JSON_PAGE} has {len(evidence['about']['seeds'])} seeds, {MIN_SEEDS} are needed"
     for level in LEVELS:
         yield from _student(root, level, evidence)
+        there = evidence["levels"].get(str(level), {}).get("arms", {})
+        missing = [name for name, arm in ARMS.items() if level in arm.levels and name not in there]
+        if missing:
+            yield f"{JSON_PAGE}, level {level}: not run: {', '.join(missing)}"
     readme = root / "README.md"
     for path in (readme, *sorted((root / "docs").glob("*.md"))):
         if path.exists() and path != page:

@@ -9,7 +9,8 @@ from composer_replication.cli.demo_settings import AFTER
 from composer_replication.evaluation.table import HINTS_ARE_TAUGHT
 from composer_replication.report.claims import OTHER, TARGETED, claims
 from composer_replication.report.evidence import verdict
-from workshop_evidence.words import cost_of, pair_of, side, stops_of, table, times, told
+
+from .words import cost_of, pair_of, side, stops_of, table, times, told
 
 PLACEBO, BEFORE = "placebo", "before"
 PAIRS = ("hint_policy", "hint_preference", "policy_preference")
@@ -54,14 +55,27 @@ Read this first:
 {scale}
 - **By construction.** {evidence["levels"].get("1", next(iter(evidence["levels"].values())))["text"]}
 - **Hints.** {HINTS_ARE_TAUGHT}
-- **Seeds.** {len(about["seeds"])} seeds of the training ({seeds}), each with its own logs, data and {about["tasks"]} held-out tasks.
+- **Seeds.** Seeds of the training: {seeds}, each with its own logs, data and {about["tasks"]} held-out tasks.
   Intervals are 95 %, by resampling tasks within seeds: they treat the seeds as given. The second uncertainty is the spread between seeds,
   which is printed in every row.
 - **Fresh tasks.** Evaluation seed {about["evaluation_seed"]}, which no setting was chosen with; no hint stands in any evaluated context.
-- **Equal compute.** The steps of the arms were chosen so that they cost about the same CPU-seconds; what each did cost is in its row. A
+- **Equal compute.** The steps of the arms were chosen by CPU-seconds, not by results: {_spread(evidence)}. A
   placebo has the steps of the arm it belongs to. All arms but `more_sft` play rollouts in every step, because the health rules need them.
 - **Many comparisons.** No correction is made for their number: of twenty differences that are none, one interval is expected to
   exclude zero."""
+
+
+def _spread(evidence: Mapping[str, Any]) -> str:
+    """By how much the cost of the arms differs: "on level 1 an arm cost 71 (policy) to 96 (after) CPU-seconds"."""
+    told_of = []
+    for level, found in sorted(evidence["levels"].items()):
+        costs = sorted(
+            (cost_of(arm)["cpu_s"], name) for name, arm in found["arms"].items() if not any(run["code"] for run in arm["runs"].values())
+        )
+        if costs:
+            (low, cheap), (high, dear) = costs[0], costs[-1]
+            told_of.append(f"on level {level} a run to its end cost {low:.0f} (`{cheap}`) to {high:.0f} (`{dear}`) CPU-seconds")
+    return "; ".join(told_of) or "no run came to its end"
 
 
 def level_section(level: str, evidence: Mapping[str, Any]) -> str:
@@ -108,7 +122,7 @@ def _mistakes(found: Mapping[str, Any]) -> str:
 
 def _costs(found: Mapping[str, Any]) -> str:
     lines = []
-    for name, arm in found["arms"].items():
+    for name, arm in ((row["name"], found["arms"][row["name"]]) for row in found["rows"] if row["name"] in found["arms"]):
         cost = cost_of(arm)
         tokens = [
             f"{cost[f'{channel}_tokens']:.0f}" if cost[f"{channel}_tokens"] else "-"
@@ -199,11 +213,13 @@ def ending(evidence: Mapping[str, Any]) -> str:
 ```
 {about["command"]}
 ```
-About {about["minutes"]:.0f} minutes on {machine["cores"]} cores ({machine["system"]}, {machine["machine"]}), on {about["date"]};
-Python {versions["python"]}, torch {versions["torch"]}, transformers {versions["transformers"]}. The same seeds give the same numbers bit for bit on one kind of CPU;
-another kind rounds sums in another way, and its numbers are other draws from the same spread.
+It took {about["minutes"]:.0f} minutes (less where arms were trained already) on {machine["cores"]} cores
+({machine["system"]}, {machine["machine"]}).
+On {about["date"]}, with Python {versions["python"]}, torch {versions["torch"]}, transformers {versions["transformers"]}.
+The same seeds give the same numbers bit for bit on one kind of CPU; another kind rounds sums in another way, and its numbers are other
+draws from the same spread.
 Weights (sha256 of every parameter) that were trained from:
 
 {students}
 
-Settings (sha256): `{about["settings_sha256"]}`. The steps were set by CPU-seconds measured before, not by results on these tasks.{both}"""
+Settings (sha256): `{about["settings_sha256"]}`.{both}"""

@@ -25,7 +25,8 @@ from composer_replication.cli.demo_settings import SETTINGS, STEPS
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir
 from composer_replication.losses.channel import CHANNELS
-from workshop_evidence.arms import ARMS, steps_of
+
+from .arms import ARMS, steps_of
 
 STOPPED = 3  # the exit code of a health rule: a result, not a failure
 VERBS = (("ingest",), ("sites",), ("hints",), ("replay",), ("build",))
