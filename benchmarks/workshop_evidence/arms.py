@@ -72,17 +72,17 @@ ARMS: Mapping[str, Arm] = {
 
 STEPS_OF: Mapping[str, int] = {
     AFTER: STEPS,
-    "more_sft": 64,
-    "clone": 50,
-    "policy": 43,
-    "hint": 38,
-    "preference": 39,
-    "hint_policy": 31,
-    "hint_preference": 30,
+    "more_sft": 68,
+    "clone": 52,
+    "policy": 46,
+    "hint": 36,
+    "preference": 37,
+    "hint_policy": 29,
+    "hint_preference": 28,
     "policy_preference": 32,
 }
-"""Measured on one loaded core, CPU-seconds of the start and of each step: all three 22 and 3.0, policy 12 and 1.9, hint 14 and 2.1,
-preference 15 and 2.0, clone 12 and 1.65, more_sft 6 and 1.4; a pair costs its parts. Of a step 1.5 are rollouts and health."""
+"""From CPU-seconds of a loaded machine, start and each step: all three 21 and 3.3, policy 12 and 1.9, hint 14 and 2.4, preference 15 and
+2.3, clone 12 and 1.7, more_sft 6 and 1.4; a pair costs its parts. What each arm really cost stands in its row."""
 
 
 def steps_of(name: str, *, scale: float = 1.0) -> int:

@@ -60,3 +60,10 @@ def test_what_is_compared() -> None:
     assert {("after", "before"), ("after", "placebo"), ("after", "hint_policy"), ("hint", "hint_placebo")} <= set(asked)
     assert {("hint", "wrong_site"), ("hint", "hint_live"), ("policy", "before")} <= set(asked)
     assert len(asked) == len(set(asked)) and not any("preference" in pair for pair in asked)
+
+
+def test_the_numbers_of_a_level_are_pooled_within_seeds(good: list[Played]) -> None:
+    """Every seed has its own answer and nothing varies within it: no interval of success is wider than its value."""
+    found = level_numbers({"before": {7: good, 8: failed(good)}, "after": {7: good, 8: good}}, settings=SETTINGS, seed=1)
+    assert [(row["name"], row["success"]) for row in found["rows"]] == [("before", 0.5), ("after", 1.0)]
+    assert found["paired"][0] == {"a": "after", "b": "before", "difference": 0.5, "low": 0.5, "high": 0.5, "n": 2 * len(good)}
