@@ -1,13 +1,13 @@
 # make demo   set up by itself, then: logs -> sites -> hints -> build -> train on small made-up logs (about a minute)
 # make test   set up by itself, then: every check and every test
-# Others: setup, mutants, bench, format, clean. Another Python: make test PYTHON=python3.12
+# Others: setup, mutants, bench, evidence (docs/evidence.md anew, about an hour), format, clean. Another Python: make test PYTHON=python3.12
 PYTHON ?= python3
 BIN := .venv/bin
 export TOKENIZERS_PARALLELISM ?= false
 # Nothing here may reach for a model hub.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: setup demo test lint unit mutants bench format clean
+.PHONY: setup demo test lint unit mutants bench evidence format clean
 
 setup:
 	@$(PYTHON) scripts/setup.py
@@ -36,7 +36,10 @@ mutants: setup
 	$(BIN)/python scripts/mutants.py
 
 bench: setup
-	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	@for script in $(filter-out benchmarks/evidence.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+evidence: setup
+	$(BIN)/python benchmarks/evidence.py
 
 format: setup
 	$(BIN)/ruff check --fix .

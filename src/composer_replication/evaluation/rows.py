@@ -65,8 +65,11 @@ def paired(
     targeted: Collection[str],
     seed: int,
     samples: int = RESAMPLES,
+    block: Callable[[Played], str] = lambda played: "",
 ) -> list[dict[str, Any]]:
     """a - b over the tasks that both played: success first and without "metric", then each measure under its name.
+
+    Tasks are resampled within their `block`, e.g. the seed of the training: all are one block unless it is given.
 
     A family is compared on the tasks where its mistake was possible for both. For mistakes the ratio a / b stands beside the
     difference. Raises DataError where the two did not play the same tasks, each once.
@@ -78,14 +81,14 @@ def paired(
         apart = len(ours.keys() ^ theirs.keys())
         what = f"{a_name} and {b_name} did not play the same tasks: {apart} were played by one of them only"
         raise DataError(what, fix="play both with the same seed, split and number of tasks")
-    pairs = [(ours[task_id], theirs[task_id]) for task_id in sorted(ours)]
+    pairs = [(ours[task_id], theirs[task_id]) for task_id in sorted(ours, key=lambda task_id: (block(ours[task_id]), task_id))]
     values: dict[str, Callable[[Played], float]] = {
         SUCCESS: lambda p: float(is_success(p)),
         TARGETED: lambda p: float(mistakes_of(p.session, targeted=targeted).targeted),
         OTHER: lambda p: float(mistakes_of(p.session, targeted=targeted).other),
     }
     found: list[dict[str, Any]] = []
-    all_draws = Resamples.of(len(pairs), seed=stage_seed(seed, "paired"), samples=samples)
+    all_draws = _draws(pairs, block, seed=stage_seed(seed, "paired"), samples=samples)
     for metric, value in values.items():
         left, right = [value(x) for x, _ in pairs], [value(y) for _, y in pairs]
         entry = _difference(a_name, b_name, metric, left, right, all_draws)
@@ -93,7 +96,7 @@ def paired(
     for family in FAMILIES:
         open_pairs = [(x, y) for x, y in pairs if x.measures[f"{family}_open"] and y.measures[f"{family}_open"]]
         if len(open_pairs) > 1:
-            draws = Resamples.of(len(open_pairs), seed=stage_seed(seed, f"paired:{family}"), samples=samples)
+            draws = _draws(open_pairs, block, seed=stage_seed(seed, f"paired:{family}"), samples=samples)
             made = f"{family}_made"
             found.append(_difference(a_name, b_name, made, *_columns(open_pairs, made), draws))
     return [entry for entry in found if entry["low"] is not None]
@@ -111,6 +114,11 @@ def _check_tasks(name: str, played: Sequence[Played]) -> None:
     twice = [task_id for task_id, count in counts.items() if count > 1]
     if twice:
         raise DataError(f"{name} played {twice[0]} {counts[twice[0]]} times", fix="play each task once")
+
+
+def _draws(pairs: Sequence[tuple[Played, Played]], block: Callable[[Played], str], *, seed: int, samples: int) -> Resamples:
+    """Samples of pairs that stand in the order of their blocks."""
+    return Resamples.within(list(Counter(block(x) for x, _ in pairs).values()), seed=seed, samples=samples)
 
 
 def _columns(pairs: Sequence[tuple[Played, Played]], measure: str) -> tuple[list[float], list[float]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
@@ -86,8 +87,20 @@ class Resamples:
     @classmethod
     def of(cls, num_tasks: int, *, seed: int, samples: int = RESAMPLES) -> Resamples:
         """Draw `samples` times as many tasks as there are, with replacement."""
-        rng, tasks = random.Random(f"resamples:{seed}:{num_tasks}"), range(num_tasks)
-        return cls(num_tasks, tuple(tuple(rng.choices(tasks, k=num_tasks)) for _ in range(samples)) if num_tasks > 1 else ())
+        return cls.within((num_tasks,), seed=seed, samples=samples)
+
+    @classmethod
+    def within(cls, sizes: Sequence[int], *, seed: int, samples: int = RESAMPLES) -> Resamples:
+        """Draw from each of several blocks of tasks, which stand one after the other, as many as it has: no block is lost or doubled.
+
+        >>> sorted(Resamples.within((1, 1), seed=0, samples=200).draws)[0]
+        (0, 1)
+        """
+        ends = list(itertools.accumulate(sizes))
+        blocks, total = [range(end - size, end) for size, end in zip(sizes, ends, strict=True)], sum(sizes)
+        rng = random.Random(f"resamples:{seed}:{total}")
+        drawn = (tuple(task for block in blocks for task in rng.choices(block, k=len(block))) for _ in range(samples))
+        return cls(total, tuple(drawn) if total > 1 else ())
 
     def mean(self, values: Sequence[float]) -> Interval:
         """Mean of one value per task."""

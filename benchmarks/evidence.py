@@ -1,0 +1,196 @@
+"""The evidence: every arm of the comparison, trained with several seeds, played on fresh tasks -> docs/evidence.md and docs/evidence.json.
+
+    python benchmarks/evidence.py                        both levels, three seeds, every arm (about half an hour on two cores)
+    python benchmarks/evidence.py --levels 1 --seeds 1 --arms after placebo hint --steps-scale 0.1 --tasks 8 --out build/try.md
+    python benchmarks/evidence.py --check                is docs/evidence.md what its JSON says, and of this student and these settings?
+    python benchmarks/evidence.py --render               write docs/evidence.md anew from docs/evidence.json
+
+Two processes at a time, one thread each. An arm whose run was made from the same settings, student and data is not trained again
+(--fresh: all are); the evaluation is always played anew. An arm that a health rule stopped is a result: its row is the student that was
+put back, with the rule's name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeVar
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from workshop_evidence.arms import ARMS, BEFORE, LEVELS, settings_sha256, steps_of
+from workshop_evidence.page import JSON_PAGE, PAGE, problems, render
+
+ROOT = Path(__file__).resolve().parent.parent
+STUDENTS = {1: "workshop_student", 2: "workshop_student_2"}
+SEEDS = (11, 12, 13)
+"""None of them is the demo's default, with which the settings were chosen."""
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def main(words: Sequence[str]) -> int:
+    """Train, play, pool, write; or check. Returns the exit code."""
+    options = _options(words)
+    if options.check:
+        found = problems(ROOT)
+        for line in found:
+            print(f"evidence: {line}")
+        print(
+            f"evidence: {len(found)} problems"
+            if found
+            else "evidence: docs/evidence.md is what its JSON says, of this student and settings"
+        )
+        return 1 if found else 0
+    if not options.render:
+        _gather(options)
+    evidence = json.loads(options.json.read_text("utf-8"))
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(render(evidence), "utf-8")
+    beside = options.out.with_suffix(".json")
+    if beside.resolve() != options.json.resolve():
+        shutil.copyfile(options.json, beside)
+    print(f"evidence: wrote {options.out} and {beside}")
+    return 0
+
+
+def _options(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--levels", type=int, nargs="+", choices=LEVELS, default=list(LEVELS))
+    parser.add_argument("--seeds", type=int, default=len(SEEDS), help="how many seeds, or with --seed-list which")
+    parser.add_argument("--seed-list", type=int, nargs="+", default=None)
+    parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
+    parser.add_argument("--steps-scale", type=float, default=1.0)
+    parser.add_argument("--tasks", type=int, default=192)
+    parser.add_argument("--evaluation-seed", type=int, default=31415)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--work", type=Path, default=ROOT / "build" / "evidence")
+    parser.add_argument("--out", type=Path, default=ROOT / PAGE)
+    parser.add_argument("--json", type=Path, default=None)
+    for flag in ("--fresh", "--check", "--render"):
+        parser.add_argument(flag, action="store_true")
+    options = parser.parse_args(words)
+    options.command = shlex.join(["python", "benchmarks/evidence.py", *words])
+    options.json = options.json or (ROOT / JSON_PAGE if options.render else options.work / "evidence.json")
+    options.seed_list = options.seed_list or [SEEDS[i] if i < len(SEEDS) else SEEDS[-1] + i for i in range(options.seeds)]
+    return options
+
+
+def _gather(options: argparse.Namespace) -> None:
+    """Everything that takes time; writes the JSON."""
+    from workshop_evidence.training import Work, prepare, train_arm
+
+    if options.fresh and options.work.exists():
+        shutil.rmtree(options.work)
+    began = time.monotonic()
+    works = [
+        Work(root=options.work, level=level, seed=seed, student=ROOT / "examples" / STUDENTS[level])
+        for level in options.levels
+        for seed in options.seed_list
+    ]
+    for work in works:
+        if not (work.student / "model.safetensors").exists():
+            raise SystemExit(f"evidence: no student in {work.student}; make it with scripts/warm_up.py, or leave level {work.level} out")
+    list(_side_by_side(prepare, works, workers=options.workers))
+    print(f"evidence: logs and data of {len(works)} seeds are there, {time.monotonic() - began:.0f} s", flush=True)
+    jobs = [(work, name) for work in works for name in _arms(options, work.level)]
+    jobs.sort(key=lambda job: options.seed_list.index(job[0].seed))  # a whole seed of every level first
+
+    def one(job: tuple[Work, str]) -> dict[str, Any]:
+        work, name = job
+        told = train_arm(work, name, scale=options.steps_scale)
+        stopped = f", stopped: {told['state']}, back to step {told['kept']}" if told["code"] else ""
+        what = f"{told['steps']} steps, {told['cpu_s']:.0f} CPU-s, {told['step_s']} s a step"
+        print(f"evidence: level {work.level} seed {work.seed} {name}: {what}{stopped}  ({time.monotonic() - began:.0f} s)", flush=True)
+        return told
+
+    told = dict(zip(jobs, _side_by_side(one, jobs, workers=options.workers), strict=True))
+    levels = {str(level): _level(options, [w for w in works if w.level == level], told) for level in options.levels}
+    value = {"about": _about(options, seconds=time.monotonic() - began), "levels": levels}
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", "utf-8")
+
+
+def _arms(options: argparse.Namespace, level: int) -> list[str]:
+    return [name for name, arm in ARMS.items() if name in options.arms and level in arm.levels]
+
+
+def _side_by_side(one: Callable[[T], R], items: Sequence[T], *, workers: int) -> Iterable[R]:
+    """Results in order; the first that fails ends the rest that has not begun."""
+    with ThreadPoolExecutor(workers) as pool:
+        futures = [pool.submit(one, item) for item in items]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _level(options: argparse.Namespace, works: Sequence[Any], told: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+    """Play every arm of a level on its seed's tasks, and pool."""
+    from workshop_evidence.numbers import check_arms, evaluation_seed_of, level_numbers, play
+
+    from composer_replication.core.config.rollouts import EvaluateSettings
+    from composer_replication.evaluation.players import player_of, start_of
+    from composer_replication.rollouts.envs.workshop.demonstrators import LEVELS as TEXTS
+
+    level = works[0].level
+    settings, names = EvaluateSettings(tasks=options.tasks, level=level), _arms(options, level)
+    episodes: dict[str, dict[int, Any]] = {name: {} for name in (BEFORE, *names)}
+    weights: dict[str, dict[str, str]] = {name: {} for name in (BEFORE, *names)}
+    for work in works:
+        players = {name: player_of(work.run(name), name=name) for name in names}
+        check_arms(players, {name: told[work, name]["rule"] or ("stopped" if told[work, name]["code"] else "") for name in names})
+        everyone = [start_of(next(iter(players.values()))), *players.values()]
+        seed = evaluation_seed_of(options.evaluation_seed, level=level, seed=work.seed)
+        print(f"evidence: level {level} seed {work.seed}: playing {len(everyone)} students on {options.tasks} tasks each", flush=True)
+        for shown in play(everyone, settings=settings, seed=seed, workers=options.workers):
+            episodes[shown.name][work.seed] = shown.played
+            weights[shown.name][str(work.seed)] = shown.weights_sha256
+    numbers = level_numbers(episodes, settings=settings, seed=options.evaluation_seed)
+    arms = {
+        name: {
+            "text": ARMS[name].text,
+            "flags": list(ARMS[name].flags),
+            "planned_steps": steps_of(name, scale=options.steps_scale),
+            "runs": {str(work.seed): _kept(told[work, name]) for work in works},
+        }
+        for name in names
+    }
+    (start,) = set(weights[BEFORE].values())
+    return {**numbers, "arms": arms, "text": TEXTS[level].text, "student_sha256": start, "weights_sha256": weights}
+
+
+def _kept(told: dict[str, Any]) -> dict[str, Any]:
+    return {key: told[key] for key in ("code", "steps", "kept", "state", "rule", "cpu_s", "tokens", "kl")}
+
+
+def _about(options: argparse.Namespace, *, seconds: float) -> dict[str, Any]:
+    """What stands beside the numbers: how, where and when they were made."""
+    return {
+        "command": options.command,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "minutes": round(seconds / 60, 1),
+        "machine": {"machine": platform.machine(), "system": platform.system(), "cores": os.cpu_count()},
+        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in ("torch", "transformers")}},
+        "evaluation_seed": options.evaluation_seed,
+        "tasks": options.tasks,
+        "seeds": options.seed_list,
+        "steps_scale": options.steps_scale,
+        "settings_sha256": settings_sha256(),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

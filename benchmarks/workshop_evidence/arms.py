@@ -1,0 +1,97 @@
+"""Every arm of the evidence: what it is, the settings that make it, and for how many steps it is trained.
+
+    ARMS["hint_placebo"].flags      ("--train.policy.weight", "0", ..., "--train.placebo", "shuffled_hints")
+    steps_of("hint_placebo", scale=1.0)
+
+The steps are chosen so that all arms take about the same CPU-seconds (which are measured and printed beside each). A placebo has the
+steps of the arm it belongs to, whatever it costs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from composer_replication.cli.demo_settings import AFTER, CONTROLS, MORE_SFT, PLACEBO, SETTINGS, STEPS
+from composer_replication.cli.demo_student import NUM_LOGS, SLACK
+
+BEFORE = "before"
+LEVELS = (1, 2)
+_NO_POLICY = ("--train.policy.weight", "0")
+_NO_HINT = ("--train.hint.weight", "0")
+_NO_PREFERENCE = ("--train.preference.weight", "0")
+_POLICY, _HINT, _PREFERENCE = (*_NO_HINT, *_NO_PREFERENCE), (*_NO_POLICY, *_NO_PREFERENCE), (*_NO_POLICY, *_NO_HINT)
+_CLONE = ("--train.preference.objective", "clone", "--train.preference.anchor", "0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One way to train the student; `flags` stand on top of the demo's settings, `like` is the arm whose number of steps it has."""
+
+    text: str
+    flags: tuple[str, ...]
+    levels: tuple[int, ...] = (1,)
+    like: str = ""
+
+
+def _nulled(how: str) -> tuple[str, ...]:
+    return ("--train.placebo", how)
+
+
+ARMS: Mapping[str, Arm] = {
+    "more_sft": Arm(text="more cross-entropy on the same careless logs; no rollouts", flags=CONTROLS["more_sft"], levels=LEVELS),
+    "placebo": Arm(text="all three channels, all three signals nulled", flags=PLACEBO, levels=LEVELS, like=AFTER),
+    "clone": Arm(text="cross-entropy on the chosen actions of the pairs, no rejected side, no anchors", flags=(*_PREFERENCE, *_CLONE)),
+    "policy": Arm(text="policy channel alone", flags=_POLICY, levels=LEVELS),
+    "policy_placebo": Arm(
+        text="policy alone, rewards permuted across groups", flags=(*_POLICY, *_nulled("permuted_rewards")), like="policy"
+    ),
+    "random_reward": Arm(text="policy alone, a coin in place of the reward", flags=(*_POLICY, *_nulled("random_rewards")), like="policy"),
+    "hint": Arm(text="hint channel alone, frozen teacher", flags=_HINT, levels=LEVELS),
+    "hint_placebo": Arm(text="hint alone, the hint of another site", flags=(*_HINT, *_nulled("shuffled_hints")), like="hint"),
+    "hint_neutral": Arm(
+        text="hint alone, words of the same length that say nothing", flags=(*_HINT, *_nulled("neutral_hints")), like="hint"
+    ),
+    "wrong_site": Arm(text="hint alone, at the turn after the mistake", flags=(*_HINT, "--sites.site", "recovery"), like="hint"),
+    "hint_live": Arm(text="hint alone, the teacher has the current weights", flags=(*_HINT, "--train.hint.teacher", "live"), like="hint"),
+    "hint_ema": Arm(
+        text="hint alone, the teacher is a slow average of the weights", flags=(*_HINT, "--train.hint.teacher", "ema"), like="hint"
+    ),
+    "preference": Arm(text="preference channel alone", flags=_PREFERENCE, levels=LEVELS),
+    "preference_placebo": Arm(
+        text="preference alone, sides swapped with p = 1/2", flags=(*_PREFERENCE, *_nulled("swapped_pairs")), like="preference"
+    ),
+    "hint_policy": Arm(text="hint and policy", flags=_NO_PREFERENCE),
+    "hint_preference": Arm(text="hint and preference", flags=_NO_POLICY),
+    "policy_preference": Arm(text="policy and preference", flags=_NO_HINT),
+    AFTER: Arm(text="all three channels, as in the demo", flags=(), levels=LEVELS),
+}
+"""In the order of the tables; `after` and `placebo` are the rows of the demo."""
+
+STEPS_OF: Mapping[str, int] = {
+    AFTER: STEPS,
+    "more_sft": 68,
+    "clone": 52,
+    "policy": 46,
+    "hint": 36,
+    "preference": 37,
+    "hint_policy": 29,
+    "hint_preference": 28,
+    "policy_preference": 32,
+}
+"""From CPU-seconds of a loaded machine, start and each step: all three 21 and 3.3, policy 12 and 1.9, hint 14 and 2.4, preference 15 and
+2.3, clone 12 and 1.7, more_sft 6 and 1.4; a pair costs its parts. What each arm really cost stands in its row."""
+
+
+def steps_of(name: str, *, scale: float = 1.0) -> int:
+    """How many steps an arm is trained for; at least one."""
+    return max(1, round(STEPS_OF[ARMS[name].like or name] * scale))
+
+
+def settings_sha256() -> str:
+    """A hash of all that decides what the arms are: the demo's settings and logs, the arms' flags and their steps."""
+    arms = {name: [*arm.flags, steps_of(name)] for name, arm in ARMS.items()}
+    value = [SETTINGS, STEPS, NUM_LOGS, SLACK, PLACEBO, MORE_SFT, arms]
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

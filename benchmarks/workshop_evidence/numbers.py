@@ -1,0 +1,109 @@
+"""From trained arms to one JSON: every student is played anew on fresh tasks, and its episodes are pooled over the seeds.
+
+    shown = play(players, settings=EvaluateSettings(tasks=192), seed=evaluation_seed_of(31415, level=1, seed=7), workers=2)
+    level_numbers(episodes, settings=settings, seed=31415)        -> {"rows": [...], "paired": [...]}
+
+Intervals resample tasks within seeds, so they speak about other tasks and treat the seeds of the training as given; the value of each
+seed stands beside them. Nothing that was played before is used.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from itertools import combinations
+from typing import Any
+
+from composer_replication.cli.demo_settings import AFTER
+from composer_replication.core.config.base import stage_seed
+from composer_replication.core.config.rollouts import EvaluateSettings
+from composer_replication.core.errors import DataError
+from composer_replication.evaluation.players import Player, Shown, play_one
+from composer_replication.evaluation.rows import SUCCESS, paired, row
+from composer_replication.evaluation.stats import Resamples
+from composer_replication.evaluation.success import Played, is_success
+
+from .arms import ARMS, BEFORE
+
+Episodes = Mapping[str, Mapping[int, Sequence[Played]]]
+"""Row -> seed of the training -> what that student played."""
+PLACEBO, SINGLE = "placebo", ("policy", "hint", "preference")
+
+
+def evaluation_seed_of(evaluation_seed: int, *, level: int, seed: int) -> int:
+    """Other tasks for each level and seed of the training."""
+    return stage_seed(evaluation_seed, f"evidence:{level}:{seed}")
+
+
+def play(players: Sequence[Player], *, settings: EvaluateSettings, seed: int, workers: int) -> list[Shown]:
+    """Every player on the same tasks. Two rows may be of the same weights here: a health rule may have put the start back."""
+    one = partial(play_one, settings=settings, limits=players[0].config.rollouts, seed=seed)
+    # Fresh processes: a fork of a process that has used PyTorch's threads may hang.
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return list(pool.map(one, players))
+
+
+def check_arms(players: Mapping[str, Player], stopped: Mapping[str, str]) -> None:
+    """Raise DataError where an arm began elsewhere, or a control has other steps than what it controls (unless a rule stopped one)."""
+    starts = {player.start_sha256 for player in players.values()}
+    if len(starts) > 1:
+        raise DataError(f"the arms began from {len(starts)} different students", fix="start over with --fresh")
+    for name, player in players.items():
+        like = ARMS[name].like
+        if like in players and not stopped[name] and not stopped[like] and player.steps != players[like].steps:
+            what = f"{name} has {player.steps} steps, {like} has {players[like].steps}"
+            raise DataError(what, fix="start over with --fresh")
+
+
+def block_of(played: Played) -> str:
+    """The seed of the training whose tasks these are."""
+    return played.task_id.split("/", 1)[0]
+
+
+def pooled(by_seed: Mapping[int, Sequence[Played]]) -> list[Played]:
+    """The episodes of all seeds, in blocks; a task is another one in each block, also where its text is the same."""
+    return [replace(p, task_id=f"{seed:09d}/{p.task_id}") for seed in sorted(by_seed) for p in by_seed[seed]]
+
+
+def pooled_row(name: str, by_seed: Mapping[int, Sequence[Played]], *, settings: EvaluateSettings, seed: int) -> dict[str, Any]:
+    """Every number of an arm over all seeds, and success and families of each seed."""
+    whole = pooled(by_seed)
+    draws = Resamples.within([len(by_seed[s]) for s in sorted(by_seed)], seed=stage_seed(seed, "pooled"), samples=settings.samples)
+    found = row(name, whole, targeted=settings.targeted_kinds, draws=draws)
+    hits = sum(map(is_success, whole))
+    interval = draws.mean([float(is_success(p)) for p in whole])
+    if 0 < hits < len(whole) and interval.low is not None and interval.high is not None:  # else Wilson's bounds stay: nothing varies
+        found |= {"success_low": max(0.0, interval.low), "success_high": min(1.0, interval.high)}
+    return {**found, "by_seed": {str(s): sum(map(is_success, by_seed[s])) / len(by_seed[s]) for s in sorted(by_seed)}}
+
+
+def questions(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Which rows are compared, without doubles and only those that are there.
+
+    >>> questions(["before", "placebo", "hint", "after"])[:3]
+    [('after', 'before'), ('after', 'placebo'), ('placebo', 'before')]
+    """
+    pairs = ["_".join(pair) for pair in (("hint", "policy"), ("hint", "preference"), ("policy", "preference"))]
+    asked = [(AFTER, other) for other in (BEFORE, PLACEBO, "more_sft", *SINGLE, *pairs, "clone")]
+    asked += [(name, BEFORE) for name in names if name not in (BEFORE, AFTER)]
+    asked += [(arm.like, name) for name, arm in ARMS.items() if arm.like and arm.like != AFTER]
+    asked += [("preference", "clone"), *((a, "more_sft") for a in SINGLE)]
+    asked += list(combinations(SINGLE, 2))
+    return [pair for pair in dict.fromkeys(asked) if pair[0] in names and pair[1] in names]
+
+
+def level_numbers(episodes: Episodes, *, settings: EvaluateSettings, seed: int) -> dict[str, Any]:
+    """Rows and paired differences of one level. A seed in which one of two arms is missing is an error, never left out."""
+    seeds = {tuple(sorted(by_seed)) for by_seed in episodes.values()}
+    if len(seeds) != 1:
+        raise DataError(f"the arms were trained with different seeds: {sorted(seeds)}", fix="train every arm with every seed")
+    how = {"targeted": settings.targeted_kinds, "seed": seed, "samples": settings.samples, "block": block_of}
+    whole = {name: pooled(by_seed) for name, by_seed in episodes.items()}
+    found = [entry for a, b in questions(list(episodes)) for entry in paired(a, whole[a], b, whole[b], **how)]
+    return {
+        "rows": [pooled_row(name, by_seed, settings=settings, seed=seed) for name, by_seed in episodes.items()],
+        "paired": sorted(found, key=lambda entry: entry.get("metric", SUCCESS) != SUCCESS),
+    }

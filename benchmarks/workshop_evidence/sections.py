@@ -1,0 +1,225 @@
+"""The sections of docs/evidence.md: what it is, a level's tables and what they support, and how to make it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from composer_replication.cli.demo_settings import AFTER
+from composer_replication.evaluation.table import HINTS_ARE_TAUGHT
+from composer_replication.report.claims import OTHER, TARGETED, claims
+from composer_replication.report.evidence import verdict
+
+from .words import cost_of, pair_of, side, stops_of, table, times, told
+
+PLACEBO, BEFORE = "placebo", "before"
+PAIRS = ("hint_policy", "hint_preference", "policy_preference")
+SINGLE = ("policy", "hint", "preference")
+TITLES = {"1": "Level 1: each mistake is visible to one channel", "2": "Level 2, the counter-example: exploration finds the answers"}
+QUESTIONS: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (
+    (
+        "Does a channel's information do it, or training as such",
+        (
+            ("hint", "hint_placebo"),
+            ("hint", "hint_neutral"),
+            ("policy", "policy_placebo"),
+            ("policy", "random_reward"),
+            ("preference", "preference_placebo"),
+            ("preference", "clone"),
+        ),
+    ),
+    (
+        "Does one channel alone change success",
+        (("policy", BEFORE), ("hint", BEFORE), ("preference", BEFORE), ("more_sft", BEFORE), ("clone", BEFORE), (PLACEBO, BEFORE)),
+    ),
+    ("Is the mistaken message the right place for the hint", (("hint", "wrong_site"),)),
+    ("Which teacher, at the same learning rate", (("hint", "hint_live"), ("hint", "hint_ema"))),
+)
+REQUIRED = ((AFTER, 0.75), ("hint", 0.3))
+"""To what share of `before` the hinted mistakes have to fall."""
+
+
+def opening(evidence: Mapping[str, Any]) -> str:
+    """What was measured, and what has to be known before a number is read."""
+    about = evidence["about"]
+    seeds = ", ".join(map(str, about["seeds"]))
+    scale = (
+        "" if about["steps_scale"] == 1 else f"\n- **A trial**: every arm had {about['steps_scale']:g} x its steps. These are no results.\n"
+    )
+    return f"""# Evidence: what each channel does in the workshop
+
+Written by `{about["command"]}` from `docs/evidence.json`; do not edit. `python benchmarks/evidence.py --check` fails where this page, or a
+number quoted from it, is stale.
+
+Read this first:
+{scale}
+- **By construction.** {evidence["levels"].get("1", next(iter(evidence["levels"].values())))["text"]}
+- **Hints.** {HINTS_ARE_TAUGHT}
+- **Seeds.** Seeds of the training: {seeds}, each with its own logs, data and {about["tasks"]} held-out tasks.
+  Intervals are 95 %, by resampling tasks within seeds: they treat the seeds as given. The second uncertainty is the spread between seeds,
+  which is printed in every row.
+- **Fresh tasks.** Evaluation seed {about["evaluation_seed"]}, which no setting was chosen with; no hint stands in any evaluated context.
+- **Equal compute.** The steps of the arms were chosen by CPU-seconds, not by results: {_spread(evidence)}. A
+  placebo has the steps of the arm it belongs to. All arms but `more_sft` play rollouts in every step, because the health rules need them.
+- **Many comparisons.** No correction is made for their number: of twenty differences that are none, one interval is expected to
+  exclude zero."""
+
+
+def _spread(evidence: Mapping[str, Any]) -> str:
+    """By how much the cost of the arms differs: "on level 1 an arm cost 71 (policy) to 96 (after) CPU-seconds"."""
+    told_of = []
+    for level, found in sorted(evidence["levels"].items()):
+        costs = sorted(
+            (cost_of(arm)["cpu_s"], name) for name, arm in found["arms"].items() if not any(run["code"] for run in arm["runs"].values())
+        )
+        if costs:
+            (low, cheap), (high, dear) = costs[0], costs[-1]
+            told_of.append(f"on level {level} a run to its end cost {low:.0f} (`{cheap}`) to {high:.0f} (`{dear}`) CPU-seconds")
+    return "; ".join(told_of) or "no run came to its end"
+
+
+def level_section(level: str, evidence: Mapping[str, Any]) -> str:
+    """Tables of one level and the sentences they support."""
+    found = evidence["levels"][level]
+    others = [f"- {line}" for line in [*_claims(found), *_pairs(found), *_required(found)]]
+    return "\n\n".join(
+        [
+            f"## {TITLES[level]}",
+            found["text"],
+            _results(found),
+            _mistakes(found),
+            _costs(found),
+            "### What the intervals support",
+            "\n".join(others),
+            *_questions(found),
+        ]
+    )
+
+
+def _results(found: Mapping[str, Any]) -> str:
+    lines = []
+    for row in found["rows"]:
+        seeds = " / ".join(f"{value:.3f}" for _, value in sorted(row["by_seed"].items()))
+        shown = f"{row['success']:.3f} [{row['success_low']:.3f}, {row['success_high']:.3f}]"
+        kinds = [_share(row["families"].get(f"{family}_made")) for family in "ABC"]
+        lines.append([f"`{row['name']}`", str(row["n"]), shown, seeds, *kinds, _share(row["valid_call_rate"])])
+    head = ["row", "episodes", "success", "by seed", "A wrong name", "B needless listing", "C no last test", "valid calls"]
+    note = "A, B, C: share of the episodes in which that mistake was possible and was made; lower is better."
+    return f"### Success, and the three families of mistakes\n\n{table(head, lines)}\n\n{note}"
+
+
+def _mistakes(found: Mapping[str, Any]) -> str:
+    lines = []
+    for row in found["rows"]:
+        if row["name"] == BEFORE:
+            continue
+        success, other = (pair_of(found["paired"], row["name"], BEFORE, *metric) for metric in ((), (OTHER,)))
+        ratio = times(pair_of(found["paired"], row["name"], BEFORE, TARGETED))
+        lines.append([f"`{row['name']}`", told(success) if success else "-", ratio, told(other) if other else "-"])
+    head = ["row", "success - before", "hinted mistakes / before", "other mistakes - before, per episode"]
+    return f"### Against the student before any training, task by task\n\n{table(head, lines)}"
+
+
+def _costs(found: Mapping[str, Any]) -> str:
+    lines = []
+    for name, arm in ((row["name"], found["arms"][row["name"]]) for row in found["rows"] if row["name"] in found["arms"]):
+        cost = cost_of(arm)
+        tokens = [
+            f"{cost[f'{channel}_tokens']:.0f}" if cost[f"{channel}_tokens"] else "-"
+            for channel in ("policy", "lm_ce", "hint", "preference")
+        ]
+        drift = f"{cost['kl']:.3f}" if "kl" in cost else "-"
+        lines.append([f"`{name}`", arm["text"], f"{cost['steps']:.0f}", f"{cost['cpu_s']:.0f}", *tokens, drift, stops_of(arm) or "-"])
+    head = [
+        "row",
+        "what it is",
+        "steps",
+        "CPU-s",
+        "policy tokens",
+        "lm_ce tokens",
+        "hint tokens",
+        "preference tokens",
+        "KL to start",
+        "stopped by a rule",
+    ]
+    note = (
+        "Mean of one run over the seeds; CPU-seconds are those of training (with rollouts and the start of the process), without the"
+        " evaluation. KL: the\nlargest of the seeds, in nats per token, before the last step. A run that a rule stopped is shown as the"
+        " student that was put back."
+    )
+    return f"### What each row is, and what it cost\n\n{table(head, lines)}\n\n{note}"
+
+
+def _claims(found: Mapping[str, Any]) -> Iterator[str]:
+    """What the report of a run says from such rows, with the verdict first."""
+    names = {row["name"] for row in found["rows"]}
+    if AFTER not in names:
+        yield "There is no row `after`: nothing is claimed about all channels together."
+        return
+    judged = verdict(found["paired"])
+    yield f"{judged['sentence']} ({'; '.join(judged['reasons'])}.)"
+    yield from (claim.text for claim in claims(found))
+
+
+def _pairs(found: Mapping[str, Any]) -> Iterator[str]:
+    """All three against every pair of two."""
+    there = {name: pair for name in PAIRS if (pair := pair_of(found["paired"], AFTER, name)) is not None}
+    if not there:
+        return
+    shown = "; ".join(f"{AFTER} - {name} = {told(pair)}" for name, pair in there.items())
+    behind = [name for name, pair in there.items() if side(pair) <= 0]
+    if behind:
+        yield f"A third channel is not shown to help beside {' or '.join(behind)} ({shown})."
+    else:
+        yield f"Each channel adds to the other two: all three do better than {', '.join(there)} ({shown})."
+
+
+def _required(found: Mapping[str, Any]) -> Iterator[str]:
+    """The fall of the hinted mistake that the project asks for: reached, missed, or not decided by its interval."""
+    for name, limit in REQUIRED:
+        pair = pair_of(found["paired"], name, BEFORE, TARGETED)
+        if pair is None or pair.get("ratio") is None:
+            continue
+        high, low = pair.get("ratio_high"), pair.get("ratio_low")
+        decided = "reached" if high is not None and high <= limit else "missed" if low is not None and low > limit else ""
+        state = decided or f"not decided by the interval (the value itself is {'within' if pair['ratio'] <= limit else 'above'} the limit)"
+        yield f"Asked for: the hinted mistakes of `{name}` fall to at most {limit:g} x of `before`. It is {times(pair)}: {state}."
+
+
+def _questions(found: Mapping[str, Any]) -> Iterator[str]:
+    for title, asked in QUESTIONS:
+        pairs = [pair for a, b in asked if (pair := pair_of(found["paired"], a, b)) is not None]
+        if pairs:
+            yield f"### {title}?\n\n" + "\n".join(f"- {_answer(pair)}" for pair in pairs)
+
+
+def _answer(pair: Mapping[str, Any]) -> str:
+    words = {1: "does better than", -1: "does worse than", 0: "is not shown to differ from"}[side(pair)]
+    return f"`{pair['a']}` {words} `{pair['b']}`: {told(pair)}."
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def ending(evidence: Mapping[str, Any]) -> str:
+    """How to make the page again, and what it was made with."""
+    about = evidence["about"]
+    machine, versions = about["machine"], about["versions"]
+    students = "\n".join(f"- level {level}: student `{found['student_sha256']}`" for level, found in sorted(evidence["levels"].items()))
+    both = "" if len(evidence["levels"]) > 1 else "\n\n**Only one level was run**: the other one is missing from this page."
+    return f"""## How to make it again
+
+```
+{about["command"]}
+```
+It took {about["minutes"]:.0f} minutes (less where arms were trained already) on {machine["cores"]} cores
+({machine["system"]}, {machine["machine"]}).
+On {about["date"]}, with Python {versions["python"]}, torch {versions["torch"]}, transformers {versions["transformers"]}.
+The same seeds give the same numbers bit for bit on one kind of CPU; another kind rounds sums in another way, and its numbers are other
+draws from the same spread.
+Weights (sha256 of every parameter) that were trained from:
+
+{students}
+
+Settings (sha256): `{about["settings_sha256"]}`.{both}"""

@@ -1,0 +1,164 @@
+"""Logs, data and trained arms of one level and seed: every stage is a `recompose` verb in a process of its own.
+
+    work = Work(root=Path("build/evidence"), level=1, seed=7, student=Path("examples/workshop_student"))
+    prepare(work)                                       # logs -> sessions -> sites -> hints -> answers -> examples
+    train_arm(work, "hint", scale=1.0)                  -> {"code": 0, "cpu_s": 41.2, "steps": 31, "tokens": {...}, ...}
+
+What was made from the same settings, student and data is not made again; another settings text, weight or example makes it stale.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from composer_replication.cli.demo_settings import SETTINGS, STEPS
+from composer_replication.core.jsonl import write_json
+from composer_replication.core.rundir import RunDir
+from composer_replication.losses.channel import CHANNELS
+
+from .arms import ARMS, steps_of
+
+STOPPED = 3  # the exit code of a health rule: a result, not a failure
+VERBS = (("ingest",), ("sites",), ("hints",), ("replay",), ("build",))
+_DATA = ("examples/examples.jsonl", "examples/pairs.jsonl", "anchors.jsonl")
+TAIL = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One level and seed, and the folder in which its logs, data and runs lie."""
+
+    root: Path
+    level: int
+    seed: int
+    student: Path
+
+    @property
+    def folder(self) -> Path:
+        """E.g. build/evidence/level1/seed7."""
+        return self.root / f"level{self.level}" / f"seed{self.seed}"
+
+    @property
+    def config(self) -> Path:
+        """The settings file of the demo, for this seed and student."""
+        return self.folder / "recompose.toml"
+
+    def run(self, name: str) -> RunDir:
+        """The run directory of an arm."""
+        return RunDir(self.folder / "runs" / name)
+
+    def settings(self) -> str:
+        """The text of the settings file."""
+        return SETTINGS.format(seed=self.seed, student=self.student.absolute().as_posix(), steps=STEPS)
+
+
+class ArmError(RuntimeError):
+    """A verb ended with an exit code that is no result."""
+
+
+def prepare(work: Work) -> None:
+    """Record the student's logs with this seed and build the data, once; raises ArmError where a verb fails."""
+    key = _sha256([work.settings().encode(), _file(work.student / "model.safetensors")])
+    done = work.folder / "prepared.json"
+    if _read(done).get("key") == key:
+        return
+    if work.folder.exists():
+        shutil.rmtree(work.folder)
+    work.folder.mkdir(parents=True)
+    work.config.write_text(work.settings(), "utf-8")
+    log = work.folder / "prepare.log"
+    record = "from workshop_evidence.training import record_here; import sys; record_here(*sys.argv[1:])"
+    _child([sys.executable, "-c", record, str(work.config), str(work.student.absolute())], log=log)
+    for words in VERBS:
+        _child([*_recompose(), *words, "-c", str(work.config)], log=log)
+    write_json(done, {"key": key})
+
+
+def record_here(config: str, student: str) -> None:
+    """Record the logs as the demo does, in this process; run by `prepare` in a fresh one."""
+    from composer_replication.cli.demo_student import record
+    from composer_replication.cli.flags import Common
+    from composer_replication.cli.job import open_job
+
+    record(open_job(Common(config=(Path(config),), quiet=True)), Path(student), Path(config).parent / "logs")
+
+
+def train_arm(work: Work, name: str, *, scale: float) -> dict[str, Any]:
+    """Train one arm, or take the run that is there if it was made from the same settings, student and data."""
+    flags = [*ARMS[name].flags, "--train.steps", str(steps_of(name, scale=scale))]
+    key = _sha256([work.settings().encode(), shlex.join(flags).encode(), *(_file(work.folder / path) for path in _DATA)])
+    key = _sha256([key.encode(), _file(work.student / "model.safetensors")])
+    done, run = work.folder / "arms" / f"{name}.json", work.run(name)
+    known = _read(done)
+    if known.get("key") == key and run.run_json.exists():
+        return known
+    if run.path.exists():
+        shutil.rmtree(run.path)
+    words = [*_recompose(), "train", "--name", name, *flags, "-c", str(work.config)]
+    code, cpu_s = _child(words, log=work.folder / "arms" / f"{name}.log", allowed=(0, STOPPED))
+    found = {"key": key, "code": code, "cpu_s": round(cpu_s, 1), "flags": list(ARMS[name].flags), **_told(run)}
+    write_json(done, found)
+    return found
+
+
+def _told(run: RunDir) -> dict[str, Any]:
+    """What a run directory says about its training; `kept` are the steps of the weights that were kept, after a stop fewer than taken."""
+    lines = run.metrics()
+    restored = [event for event in run.events() if event["kind"] == "restored"]
+    drift = [line["health/kl"] for line in lines if "health/kl" in line]
+    kept = run.checkpoints()
+    return {
+        "steps": len(lines),
+        "kept": kept[-1][0] if kept else 0,
+        "state": run.info()["state"],
+        "rule": restored[-1]["rule"] if restored else "",
+        "tokens": {name: sum(line.get(f"{name}/tokens") or 0 for line in lines) for name in CHANNELS},
+        "kl": drift[-1] if drift else None,
+        "step_s": round(sum(line["step_s"] for line in lines) / len(lines), 3) if lines else None,
+    }
+
+
+def _child(words: Sequence[str], *, log: Path, allowed: Iterable[int] = (0,)) -> tuple[int, float]:
+    """(exit code, CPU-seconds of the process and of what it waited for); one thread. Raises ArmError for other exit codes."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    here = str(Path(__file__).resolve().parent.parent)
+    paths = [here, *(path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path)]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    with log.open("ab") as out:
+        out.write(f"$ {shlex.join(words)}\n".encode())
+        out.flush()
+        child = subprocess.Popen(words, stdout=out, stderr=subprocess.STDOUT, env=env)
+        _, status, usage = os.wait4(child.pid, 0)
+    code = child.returncode = os.waitstatus_to_exitcode(status)
+    if code not in allowed:
+        raise ArmError(f"exit code {code}: {shlex.join(words)}\n{log.read_text('utf-8', 'replace')[-TAIL:]}")
+    return code, usage.ru_utime + usage.ru_stime
+
+
+def _recompose() -> list[str]:
+    return [sys.executable, "-m", "composer_replication.cli"]
+
+
+def _file(path: Path) -> bytes:
+    return hashlib.sha256(path.read_bytes()).digest() if path.exists() else b"absent"
+
+
+def _sha256(parts: Iterable[bytes]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(hashlib.sha256(part).digest())
+    return digest.hexdigest()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text("utf-8")) if path.exists() else {}
