@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from composer_replication.cli.flags import Common, dotted_settings
+from composer_replication.cli.gate import check_examples, kept_kinds, say_gate
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.student import FOLDER, TINY, built_tokenizer
 from composer_replication.cli.train_text import Steps, show_event, show_plan
@@ -38,7 +39,9 @@ def train(*, resume: Path | None = None, accept_changes: bool = False, name: str
     config, live = job.config, bool(job.config.rollouts.env)
     tokenizer = _tokenizer(job)
     data = load_examples(job, tokenizer) if job.examples.is_dir() or not live else Dataset(examples=(), pairs=(), meta={})
+    check_examples(job, data, kept := kept_kinds(job))
     plan = show_plan(job, data)
+    say_gate(job, kept)
     check_plan(config.train, examples=data.examples, pairs=data.pairs, imported=not live or config.train.lm_ce.weight > 0)
     if job.dry_run:
         return job.finish({"plan": plan}, wrote=[job.runs / (name or "<new run>")], next_command=job.command("train"))
@@ -55,7 +58,8 @@ def train(*, resume: Path | None = None, accept_changes: bool = False, name: str
         producer: Live | None = None
         if live:
             renderer = Renderer.for_tokenizer(tokenizer, family=config.student.template)
-            producer = Live(config=config, renderer=renderer, world=stack.enter_context(open_world(config.rollouts.env)))
+            world = stack.enter_context(open_world(config.rollouts.env))
+            producer = Live(config=config, renderer=renderer, world=world, kept=kept)
         result = run_training(
             config,
             student=student,
