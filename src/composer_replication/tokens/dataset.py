@@ -41,8 +41,8 @@ class Skipped:
     session: held_out
     content: what a template has no place for, see `TurnMessages`; straddle
     lm_ce: author, copied, site, interrupted, dispreferred, no_text_or_call, too_long, template
-    hint: no_hint, weak_hint, author, copied, category, not_assistant, no_text_or_call, too_long, template, not_insertable, no_session, second_hint,
-    no_site; preference: copied, not_assistant, too_long, template, no_session, same_tokens
+    hint: no_hint, weak_hint, author, copied, category, not_assistant, no_text_or_call, too_long, template, not_insertable,
+    no_session, second_hint, no_site; preference: copied, not_assistant, too_long, template, no_session, same_tokens
     anchor: those of lm_ce, not_assistant, no_session, second_anchor
     Example: Skipped(channel="hint", reason="too_long", session_id="s1", site_id="s1:7:c1", detail="5210 tokens")
     """
