@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -41,5 +42,5 @@ def spark(values: Sequence[float], *, columns: int) -> str:
     """
     width = min(len(values), columns)
     edges = [round(i * len(values) / width) for i in range(width + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
     return "".join(BARS[min(len(BARS) - 1, max(0, int(mean * len(BARS))))] for mean in means)
