@@ -19,7 +19,7 @@ by its dotted name: `--train.hint.weight 0.3`. Every verb takes --json and --dry
 
 # In the order of the pipeline: verb -> what it reads and writes.
 VERBS: dict[str, str] = {
-    "demo": "Everything below, on a tiny student and its own logs, with a placebo, in about three minutes.",
+    "demo": "Everything below, on a tiny student and its own logs, with a placebo, in three to four minutes.",
     "doctor": "What is installed, what would work, and the command that fixes what would not.",
     "init": "Write a commented recompose.toml.",
     "ingest": "Agent logs -> sessions.jsonl.",
