@@ -22,10 +22,12 @@ from composer_replication.core.errors import DataError
 from tests.cli.workspace import Said, files, recompose
 
 # A step of four short episodes shows the chain, not any learning.
-SHORT = (
-    "--train.steps 2 --train.checkpoint_every 2 --train.batch_examples 4 --train.preference.batch_pairs 2 --train.health.monitor_tasks 0"
-    " --train.health.kl_episodes 2 --rollouts.groups 2 --rollouts.group_size 2 --evaluate.tasks 8 --evaluate.samples 200"
-).split()
+SETTINGS_OF_A_STEP = {
+    "train.steps": 2, "train.checkpoint_every": 2, "train.batch_examples": 4, "train.preference.batch_pairs": 2,
+    "train.health.monitor_tasks": 0, "train.health.kl_episodes": 2, "rollouts.groups": 2, "rollouts.group_size": 2,
+    "evaluate.tasks": 8, "evaluate.samples": 200,
+}  # fmt: skip
+SHORT = [word for name, value in SETTINGS_OF_A_STEP.items() for word in (f"--{name}", str(value))]
 LOGS = ("--logs", "20")
 ROWS = ["before", "more_sft", "placebo", "after"]
 VERBS_OF_THE_DEMO = ["ingest", "sites", "hints", "replay", "build", "train", "train", "train", "evaluate", "report"]

@@ -24,7 +24,7 @@ VERBS: dict[str, str] = {
     "init": "Write a commented recompose.toml.",
     "ingest": "Agent logs -> sessions.jsonl.",
     "sites": "Sessions -> sites.jsonl: find the mistaken messages.",
-    "hints": "Sites -> hints.jsonl; --audit measures whether a hint changes the model.",
+    "hints": "Sites -> hints.jsonl; --audit measures whether a hint changes the model: a gate.",
     "replay": "Sessions -> answers, preferences and anchors: what others would have done.",
     "build": "Sessions, sites, hints and preferences -> examples/: tokens for the student.",
     "train": "Examples -> a run directory.",
