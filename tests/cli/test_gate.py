@@ -11,6 +11,7 @@ from composer_replication.core.codec import record_to_json
 from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.rundir import sha256_of
 from composer_replication.core.site import Hint, Site
+from composer_replication.report.words import REASONS
 from tests.cli.workspace import files, fill, recompose, session, site
 
 pytestmark = pytest.mark.train
@@ -44,6 +45,7 @@ def test_build_leaves_hints_of_weak_kinds_out_and_counts_them(work: Path) -> Non
     assert (value["views"], value["views_by_kind"], value["kept_kinds"]) == (1, {GOOD: 1}, [GOOD])
     assert value["skipped"]["hint/weak_hint"] == 1 and "hint/no_hint" not in value["skipped"]
     assert value["skipped"]["lm_ce/site"] == 2  # the mistake keeps its message out of lm_ce all the same
+    assert all(key in REASONS for key in value["skipped"])  # the report can explain each
     inputs = json.loads((work / "recompose" / "examples" / "meta.json").read_text("utf-8"))["inputs"]
     assert [Path(i["path"]).name for i in inputs][-1] == "audit.json"
     said = recompose("build", cwd=work).out
