@@ -1,4 +1,4 @@
-# make demo   set up by itself, then: logs -> sites -> hints -> build -> train on small made-up logs (about a minute)
+# make demo   set up by itself, then: a small student's own logs -> hints -> three channels -> a table with a placebo (three to four minutes)
 # make test   set up by itself, then: every check and every test
 # Others: setup, mutants, bench, evidence (docs/evidence.md anew, about an hour), format, clean. Another Python: make test PYTHON=python3.12
 PYTHON ?= python3

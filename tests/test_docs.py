@@ -29,8 +29,8 @@ def test_the_wheel_carries_the_demo_and_the_templates(repository_root: Path, tmp
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert "composer_replication/demo_pairs.jsonl" in names
-    assert sum(n.startswith("composer_replication/demo_logs/") and n.endswith(".jsonl") for n in names) >= 8
+    student = {n.rsplit("/", 1)[-1] for n in names if n.startswith("composer_replication/workshop_student/")}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= student
     templates = {p.name for p in (repository_root / "src" / "composer_replication" / "tokens" / "templates").iterdir()}
     assert templates and templates <= {n.rsplit("/", 1)[-1] for n in names}
     assert not [n for n in names if n.startswith(("tests/", "scripts/"))]

@@ -12,8 +12,8 @@ from typing import Any
 
 _HOMES: dict[str, str] = {
     "core.trace": "CallRef Event Opaque Parent Sampled Segment Session SourceRef Text Thinking ToolCall ToolResult ToolSpec Turn",
-    "core.site": "Answer Hint Preference Site",
-    "core.codec": "read_hints read_preferences read_sessions read_sites write_sessions",
+    "core.site": "Anchor Answer Hint Preference Site",
+    "core.codec": "read_anchors read_answers read_hints read_preferences read_sessions read_sites write_sessions",
     "core.errors": "AlignmentError ComposerError ConfigError DataError MissingExtraError RenderError SandboxError SessionError SiteError"
     " StoppedError",
     "core.config.root": "Config",
@@ -29,6 +29,9 @@ _HOMES: dict[str, str] = {
     "data.sites.guide": "default_classify_error",
     "tokens.guide": "CollatorConfig ComposerDataCollator",
     "data.hints.write": "write_hints",
+    "data.replay.agree": "agree",
+    "data.replay.ask": "replay",
+    "report.claims": "claims",
     "report.data": "run_view",
     "report.run": "run_report",
     "report.run_page": "run_page",
@@ -40,8 +43,18 @@ _HOMES: dict[str, str] = {
     "tokens.hf": "load_tokenizer",
     "tokens.renderer": "Renderer",
     "models.load": "Student load_student",
+    "rollouts.envs.env": "Env Opening Reply",
+    "rollouts.episode": "Rollout",
+    "rollouts.groups": "sample_groups",
+    "rollouts.record": "record_logs",
+    "rollouts.sampler": "Sampling sample_rollouts",
     "evaluation.hint_lift": "audit_hints",
+    "evaluation.players": "play_all player_of start_of",
+    "evaluation.success": "Played play_tasks",
+    "evaluation.table": "evaluation_table",
+    "training.live": "Live",
     "training.loop": "train",
+    "training.world": "World open_world",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 PUBLIC_NAMES = tuple(sorted(_HOME_OF))

@@ -21,5 +21,4 @@ def test_real_sessions_train_every_weighted_channel(traces_dir: Path, tmp_path: 
     assert built["skipped"]["hint/category"] > 20  # failed checks, rejections and siblings are not trained on
     said = recompose("train", "--train.steps", "2", "--train.batch_examples", "3", "--json", cwd=tmp_path)
     assert said.code == 0, said.out
-    assert {k: v for k, v in said.value["statuses"].items() if k != "preference"} == {"lm_ce": "active", "hint": "active"}
-    assert said.value["statuses"]["preference"] == "off"
+    assert said.value["statuses"] == {"policy": "off", "lm_ce": "active", "hint": "active", "preference": "off"}

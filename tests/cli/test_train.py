@@ -194,7 +194,7 @@ def test_the_audit_measures_each_kind_and_writes_what_it_measured(work: Path) ->
     # Both sites have the same hint but for a file's name; each is measured against the other's.
     assert [(k["kind"], k["n"]) for k in value["audit"]["kinds"]] or value["audit"]["skipped"]["no_donor"] == 2
     out = recompose("hints", "--audit", cwd=work).out
-    assert "It reports only." in out and "knows nothing yet" in out
+    assert "no kind is kept: `build` and `train` refuse" in out and "knows nothing yet" in out
 
 
 def two_sessions(work: Path) -> tuple[Session, Session, HeldOutSettings]:

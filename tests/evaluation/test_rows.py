@@ -145,7 +145,7 @@ def test_mistakes_are_split_by_the_kinds_that_hints_target(sandbox: Sandbox) -> 
     answer = Turn(role="tool", author=ENVIRONMENT, blocks=(ToolResult("z", words, is_error=True),))
     longer = replace(played.session, turns=(*turns, broken, answer), segments=(Segment(start=0, end=len(turns) + 2),))
     found = mistakes_of(longer, targeted=KINDS)
-    assert (found.targeted, found.other) == (1, 1) and found.kinds["malformed"] == 1
+    assert (found.targeted, found.other) == (1, 1) and found.kinds["malformed_call"] == 1
 
 
 def test_the_table_is_the_same_for_the_same_seed_and_needs_both_ends(sandbox: Sandbox, oracle: list[Played]) -> None:

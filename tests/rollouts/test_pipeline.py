@@ -60,14 +60,15 @@ def test_mistakes_of_a_rollout_are_found_hinted_and_built(family: str, fixture: 
     assert [(s.kind, s.category, s.turn, s.tool) for s in sites] == [
         ("unknown_tool", "mistake", 2, "Reed"),
         ("bad_arguments", "mistake", 4, "Read"),
-        ("bad_arguments", "mistake", 6, MALFORMED),
+        ("malformed_call", "mistake", 6, MALFORMED),
     ]
     assert {s.author for s in sites} == {"tiny"}
     hints, (example,) = build(rollout, family, fixture)
-    assert [h.site_id for h in hints] == [s.id for s in sites[:2]]
+    assert [h.site_id for h in hints] == [s.id for s in sites]
     assert hints[0].text == "Reminder: available tools: Read, Count." and "path: string (required)" in hints[1].text
-    assert [v.origin for v in example.hints] == ["student", "student"] and example.origin == "student"
-    for view, turn in zip(example.hints, (2, 4), strict=True):
+    assert "one complete JSON object" in hints[2].text and "oops" not in hints[2].text
+    assert [v.origin for v in example.hints] == ["student"] * 3 and example.origin == "student"
+    for view, turn in zip(example.hints, (2, 4, 6), strict=True):
         sampled = session.turns[turn].sampled
         assert sampled is not None and view.target_ids == sampled.ids
         assert example.student_ids(view) == rollout.ids[: view.span[1]]

@@ -123,5 +123,5 @@ def workshop() -> AbstractContextManager[World]:
     return open_world("workshop")
 
 
-def make_live(world: World, config: Config | None = None) -> Live:
-    return Live(config=config or live_config(), renderer=renderer(), world=world)
+def make_live(world: World, config: Config | None = None, *, kept: frozenset[str] | None = None) -> Live:
+    return Live(config=config or live_config(), renderer=renderer(), world=world, kept=kept)

@@ -27,10 +27,10 @@ def world() -> Iterator[World]:
         yield opened
 
 
-def played(world: World, *, step: int = 0, sample: Any = careless_sample, **options: Any) -> LiveStep:
+def played(world: World, *, step: int = 0, sample: Any = careless_sample, kept: frozenset[str] | None = None, **options: Any) -> LiveStep:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live_module, "sample_rollouts", sample)
-        return make_live(world, live_config(**options)).step(None, step=step)
+        return make_live(world, live_config(**options), kept=kept).step(None, step=step)
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +108,16 @@ def test_more_sites_than_asked_for_are_drawn_from_and_counted(world: World, made
     assert few_sites.facts["sites/not_drawn"] == made.facts["sites/used"] - 3 > 0
     whole = [v.site_id for e in made.examples for v in e.hints]
     assert chosen < set(whole) and chosen != set(whole[:3])
+
+
+def test_hints_of_kinds_that_the_audit_did_not_keep_are_not_given(world: World, made: LiveStep) -> None:
+    kinds = [v.kind for e in made.examples for v in e.hints]
+    assert len(set(kinds)) == 2 and made.facts["sites/weak"] == 0
+    for kind in sorted(set(kinds)):
+        gated = played(world, kept=frozenset({kind}))
+        assert {v.kind for e in gated.examples for v in e.hints} == {kind}
+        assert gated.facts["sites/weak"] == len(kinds) - kinds.count(kind) and gated.facts["sites/used"] == kinds.count(kind)
+        assert gated.facts["sites/found"] == made.facts["sites/found"]
 
 
 def test_a_player_without_mistakes_leaves_nothing_to_train_on(world: World) -> None:

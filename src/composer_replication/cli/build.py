@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from composer_replication.cli.flags import Common
+from composer_replication.cli.gate import kept_kinds, say_gate
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.student import FOLDER, make_tokenizer
 from composer_replication.core.codec import read_anchors, read_hints, read_preferences, read_sessions, read_sites
@@ -24,19 +25,22 @@ def build(*, common: Common = Common()) -> int:
     job = open_job(common)
     inputs = [job.need_file(job.sessions, verb="ingest"), job.need_fresh(job.sites, verb="sites"), job.need_fresh(job.hints, verb="hints")]
     inputs += [path for path in _pairs_and_anchors(job) if path is not None]
+    kept = kept_kinds(job)
+    inputs += [job.audit] if kept is not None else []
     tokenizer = make_tokenizer(job.config, job.sessions)
     renderer = Renderer.for_tokenizer(tokenizer, family=job.config.student.template)
     split = split_counts(job)
     if job.dry_run:
         counts: Counter[str] = Counter()
-        deque(tally(_items(job, renderer), into=counts), maxlen=0)
+        deque(tally(_items(job, renderer, kept), into=counts), maxlen=0)
         done = report(counts)
     else:
         tokenizer.chat_template = renderer.template  # what the student is trained on is what it must be served with
         tokenizer.save_pretrained(str(job.examples / FOLDER))
-        done = write_dataset(job.examples, _items(job, renderer), meta=_meta(job, renderer, inputs, split))
-    value = {**asdict(done), "held_out": split, "renderer": renderer.describe()}
+        done = write_dataset(job.examples, _items(job, renderer, kept), meta=_meta(job, renderer, inputs, split))
+    value = {**asdict(done), "held_out": split, "renderer": renderer.describe(), "kept_kinds": None if kept is None else sorted(kept)}
     _show(job, renderer, done, split)
+    say_gate(job, kept)
     trains = done.examples or done.pairs
     return job.finish(value, wrote=[job.examples], next_command=job.command("train" if trains else "show site"))
 
@@ -49,7 +53,7 @@ def _pairs_and_anchors(job: Job) -> tuple[Path | None, Path | None]:
     return pairs, anchors
 
 
-def _items(job: Job, renderer: Renderer) -> Iterator[Item]:
+def _items(job: Job, renderer: Renderer, kept: frozenset[str] | None) -> Iterator[Item]:
     config = job.config
     pairs, anchors = _pairs_and_anchors(job)
     return build_examples(
@@ -61,6 +65,7 @@ def _items(job: Job, renderer: Renderer) -> Iterator[Item]:
         renderer=renderer,
         settings=config.build,
         held_out=config.held_out,
+        kept=kept,
     )
 
 

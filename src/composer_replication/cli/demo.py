@@ -12,13 +12,14 @@ from composer_replication.cli.build import build
 from composer_replication.cli.demo_controls import Controls
 from composer_replication.cli.demo_settings import AFTER, CONTROLS, SETTINGS, STEPS
 from composer_replication.cli.demo_stages import Stages
-from composer_replication.cli.demo_student import STUDENT, record, shipped, warm_up
+from composer_replication.cli.demo_student import NUM_LOGS, STUDENT, record, shipped, warm_up
 from composer_replication.cli.demo_text import command, summary
 from composer_replication.cli.evaluate import evaluate
 from composer_replication.cli.flags import Common
 from composer_replication.cli.hints import hints
 from composer_replication.cli.ingest import ingest
 from composer_replication.cli.job import open_job
+from composer_replication.cli.problems import UsageError
 from composer_replication.cli.replay import replay
 from composer_replication.cli.report import report
 from composer_replication.cli.sites import sites
@@ -28,8 +29,8 @@ from composer_replication.core.errors import need
 FOLDER = Path("demo")
 
 
-def demo(*, from_scratch: bool = False, logs_only: bool = False, common: Common = Common()) -> int:
-    """From logs to a table with a placebo: about three minutes on two cores, no network, no GPU. Writes demo/ (-o for another folder).
+def demo(*, from_scratch: bool = False, logs_only: bool = False, logs: int = NUM_LOGS, common: Common = Common()) -> int:
+    """From logs to a table with a placebo: three to four minutes on two cores, no network, no GPU. Writes demo/ (-o for another folder).
 
     Parameters
     ----------
@@ -37,7 +38,11 @@ def demo(*, from_scratch: bool = False, logs_only: bool = False, common: Common 
         Warm the student up first, from random weights, in place of the one that ships (about ten minutes more).
     logs_only
         Record the student's logs and write the settings, so that every verb can be run by hand.
+    logs
+        How many sessions of the student are recorded before anything is trained.
     """
+    if logs < 1:
+        raise UsageError(f"no demo without logs: {logs}", where="--logs", fix=f"give 1 or more; {NUM_LOGS} is what the demo is made for")
     start = time.monotonic()
     folder = common.out if common.out is not None else FOLDER
     job = open_job(Common(json=common.json, quiet=common.quiet, verbose=common.verbose, dry_run=common.dry_run, out=folder))
@@ -52,7 +57,7 @@ def demo(*, from_scratch: bool = False, logs_only: bool = False, common: Common 
     folder.mkdir(parents=True, exist_ok=True)
     student = warm_up(job, folder / "student") if from_scratch else shipped(STUDENT)
     config.write_text(SETTINGS.format(seed=job.config.seed, student=student.absolute().as_posix(), steps=STEPS), "utf-8")
-    recorded = record(job, student, folder / "logs")
+    recorded = record(job, student, folder / "logs", num_sessions=logs)
     if logs_only:
         return job.finish(recorded, wrote=[folder / "logs", config], next_command=f"{command()} ingest -c {config}")
     stages = Stages(job=job, config=config, common=common)

@@ -25,7 +25,7 @@ def shipped(name: str) -> Path:
     raise DataError(f"{name} is not installed", where=str(inside), fix="run the demo from a clone of the repository: make demo")
 
 
-def record(job: Job, student: Path, folder: Path) -> dict[str, Any]:
+def record(job: Job, student: Path, folder: Path, *, num_sessions: int) -> dict[str, Any]:
     """The student's careless sessions on training tasks, as Claude Code would have logged them."""
     import torch
 
@@ -38,7 +38,7 @@ def record(job: Job, student: Path, folder: Path) -> dict[str, Any]:
     from composer_replication.tokens.renderer import Renderer
 
     torch.set_num_threads(1)  # sums depend on the number of threads: the same seed gives the same table
-    job.screen.line(f" record   {NUM_LOGS} sessions of the student in {student}, as it is before any training", style="bold")
+    job.screen.line(f" record   {num_sessions} sessions of the student in {student}, as it is before any training", style="bold")
     tokenizer = load_tokenizer(str(student))
     loaded = load_student(StudentSettings(model=str(student)), tokenizer=tokenizer, seed=job.config.seed)
     seed = stage_seed(job.config.seed, "record")
@@ -49,7 +49,7 @@ def record(job: Job, student: Path, folder: Path) -> dict[str, Any]:
             renderer=Renderer.for_tokenizer(tokenizer),
             settings=sampling,
             seed=seed,
-            num_sessions=NUM_LOGS,
+            num_sessions=num_sessions,
             folder=folder,
             sandbox=sandbox,
             slack=SLACK,

@@ -19,7 +19,8 @@ def hints(*, audit: bool = False, common: Common = Common()) -> int:
     Parameters
     ----------
     audit
-        Measure as well, with the student, how much each kind of hint changes it: audit.json. Needs PyTorch.
+        Measure as well, with the student, how much each kind of hint changes it: audit.json. `build` and `train` then leave out kinds
+        that change nothing. Needs PyTorch.
     """
     job = open_job(common)
     job.need_file(job.sessions, verb="ingest")
@@ -34,10 +35,11 @@ def hints(*, audit: bool = False, common: Common = Common()) -> int:
     if audit:
         from composer_replication.cli.hints_audit import audit as measure
 
-        wrote.append(job.work / "audit.json")
+        wrote.append(job.audit)
         value["audit"] = measure(job, kept)
         if not job.dry_run:
-            write_json(wrote[-1], value["audit"])
+            write_json(job.audit, value["audit"])
+            job.stamp(job.audit, made_from=[job.hints])
     return job.finish(value, wrote=wrote, next_command=job.command("build" if kept else "show site"))
 
 

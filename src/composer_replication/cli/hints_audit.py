@@ -1,10 +1,14 @@
-"""`recompose hints --audit`: does a hint change the model? Measured on the student as it is, before anything is trained."""
+"""`recompose hints --audit`: does a hint change the model? Measured on the student as it is, before anything is trained.
+
+It is a gate: kinds that are weak are left out by `build` and `train` (cli/gate.py).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from composer_replication.cli.gate import ALL
 from composer_replication.cli.job import Job
 from composer_replication.cli.student import TINY, make_tokenizer
 from composer_replication.core.codec import read_sessions, read_sites
@@ -38,6 +42,7 @@ def audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
         seed=job.config.seed,
         device=device,
     ).to_json()
+    measured = {"student": job.config.student.model, **measured}
     _show(job, measured)
     return measured
 
@@ -68,7 +73,11 @@ def _show(job: Job, measured: dict[str, Any]) -> None:
     for reason, count in measured["skipped"].items():
         if count:
             screen.line(f" skipped  {count} sites: {reason}")
-    screen.line(f" note     weak = the lower bound is not above hints.min_lift = {measured['min_lift']}; {NOTE}. It reports only.")
+    screen.line(f" note     weak = the lower bound is not above hints.min_lift = {measured['min_lift']}; {NOTE}.")
+    if not any(k["keeps"] for k in measured["kinds"] if k["kind"] != ALL):
+        screen.line(" gate     no kind is kept: `build` and `train` refuse while train.hint.weight is above 0", style="yellow")
+    else:
+        screen.line(" gate     `build` and `train` leave out hints of weak kinds, and of kinds that were not measured")
     if job.config.student.model == TINY:
         screen.line(" note     the tiny student knows nothing yet: a lift of about 0 is what it should show", style="yellow")
 

@@ -61,6 +61,11 @@ class Job:
         return self.work / "hints.jsonl"
 
     @property
+    def audit(self) -> Path:
+        """What `hints --audit` measures: which kinds of hints change the student."""
+        return self.work / "audit.json"
+
+    @property
     def answers(self) -> Path:
         """What `replay` writes first: every answer, whatever came of it."""
         return self.work / "answers.jsonl"

@@ -19,12 +19,12 @@ by its dotted name: `--train.hint.weight 0.3`. Every verb takes --json and --dry
 
 # In the order of the pipeline: verb -> what it reads and writes.
 VERBS: dict[str, str] = {
-    "demo": "Everything below, on a tiny student and its own logs, with a placebo, in about three minutes.",
+    "demo": "Everything below, on a tiny student and its own logs, with a placebo, in three to four minutes.",
     "doctor": "What is installed, what would work, and the command that fixes what would not.",
     "init": "Write a commented recompose.toml.",
     "ingest": "Agent logs -> sessions.jsonl.",
     "sites": "Sessions -> sites.jsonl: find the mistaken messages.",
-    "hints": "Sites -> hints.jsonl; --audit measures whether a hint changes the model.",
+    "hints": "Sites -> hints.jsonl; --audit measures whether a hint changes the model: a gate.",
     "replay": "Sessions -> answers, preferences and anchors: what others would have done.",
     "build": "Sessions, sites, hints and preferences -> examples/: tokens for the student.",
     "train": "Examples -> a run directory.",

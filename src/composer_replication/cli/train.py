@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from composer_replication.cli.flags import Common, dotted_settings
+from composer_replication.cli.gate import check_examples, kept_kinds, say_gate
 from composer_replication.cli.job import Job, open_job
+from composer_replication.cli.panel import shown_steps
 from composer_replication.cli.student import FOLDER, TINY, built_tokenizer
-from composer_replication.cli.train_text import Steps, show_event, show_plan
+from composer_replication.cli.train_text import show_event, show_plan
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import DataError, need
 from composer_replication.core.rundir import RunDir, create_run, open_run
@@ -38,7 +40,9 @@ def train(*, resume: Path | None = None, accept_changes: bool = False, name: str
     config, live = job.config, bool(job.config.rollouts.env)
     tokenizer = _tokenizer(job)
     data = load_examples(job, tokenizer) if job.examples.is_dir() or not live else Dataset(examples=(), pairs=(), meta={})
+    check_examples(job, data, kept := kept_kinds(job))
     plan = show_plan(job, data)
+    say_gate(job, kept)
     check_plan(config.train, examples=data.examples, pairs=data.pairs, imported=not live or config.train.lm_ce.weight > 0)
     if job.dry_run:
         return job.finish({"plan": plan}, wrote=[job.runs / (name or "<new run>")], next_command=job.command("train"))
@@ -55,7 +59,8 @@ def train(*, resume: Path | None = None, accept_changes: bool = False, name: str
         producer: Live | None = None
         if live:
             renderer = Renderer.for_tokenizer(tokenizer, family=config.student.template)
-            producer = Live(config=config, renderer=renderer, world=stack.enter_context(open_world(config.rollouts.env)))
+            world = stack.enter_context(open_world(config.rollouts.env))
+            producer = Live(config=config, renderer=renderer, world=world, kept=kept)
         result = run_training(
             config,
             student=student,
@@ -65,13 +70,14 @@ def train(*, resume: Path | None = None, accept_changes: bool = False, name: str
             live=producer,
             resume=resume is not None,
             accept_changes=accept_changes,
-            on_step=Steps(job),
+            on_step=stack.enter_context(shown_steps(job)),
             on_event=lambda event: show_event(job, event),
         )
     value: dict[str, Any] = {"run": str(run.path), "steps": result.steps, "statuses": result.statuses, "metrics": result.metrics}
     wrote = [run.path, *([result.checkpoint] if result.checkpoint else [])]
-    job.screen.line(" a loss that falls is no evidence of learning; evaluation comes with a later issue", style="dim")
-    return job.finish(value, wrote=wrote, next_command=f"{job.command('show run')} {run.path.name}")
+    told = "`recompose evaluate` plays unseen tasks of the workshop, before and after"
+    job.screen.line(f" a loss that falls is no evidence of learning; {told}", style="dim")
+    return job.finish(value, wrote=wrote, next_command=f"{job.command('evaluate' if live else 'show run')} {run.path.name}")
 
 
 def _tokenizer(job: Job) -> Any:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from composer_replication.cli.figures import duration
 from composer_replication.cli.job import Job
 from composer_replication.core.errors import ConfigError
 from composer_replication.tokens.artefact import Dataset
@@ -101,8 +102,7 @@ def step_text(line: Mapping[str, Any], *, left_s: float) -> str:
             loss = line[f"{name}/loss"]
             shown = "" if loss is None else f" loss={loss:.4f}"
             parts.append(f"{name}={status}{shown} tokens={line[f'{name}/tokens']} grad={line[f'{name}/grad_norm']:.3g}")
-    minutes, seconds = divmod(round(left_s), 60)
-    return " | ".join([*parts, f"eta={minutes}m{seconds:02d}s" if minutes else f"eta={seconds}s"])
+    return " | ".join([*parts, f"eta={duration(left_s)}"])
 
 
 def show_event(job: Job, event: Mapping[str, Any]) -> None:

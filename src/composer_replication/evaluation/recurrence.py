@@ -4,7 +4,7 @@
     -> Mistakes(targeted=1, other=2, kinds={"unknown_tool": 1, "file_missing": 2})
 
 A mistake is a site of category "mistake": failed checks, rejections and what is the world's fault are none. A call that could not
-be parsed is answered in the words of wrong arguments, but no hint about names speaks of it: it is a kind of its own, "malformed".
+be parsed is a kind of its own, "malformed_call", and no hint about names speaks of it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ from dataclasses import dataclass
 from composer_replication.core.config.data import SitesSettings
 from composer_replication.core.trace import Session
 from composer_replication.data.sites.find import find_sites
-from composer_replication.rollouts.episode import MALFORMED
-
-MALFORMED_KIND = "malformed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +30,6 @@ class Mistakes:
 def mistakes_of(session: Session, *, targeted: Collection[str]) -> Mistakes:
     """Count the mistakes of a session; `targeted` are the kinds that hints spoke about."""
     sites = (site for site in find_sites(session, settings=SitesSettings()) if site.category == "mistake")
-    kinds = Counter(MALFORMED_KIND if site.tool == MALFORMED else site.kind for site in sites)
+    kinds = Counter(site.kind for site in sites)
     hit = sum(count for kind, count in kinds.items() if kind in targeted)
     return Mistakes(targeted=hit, other=sum(kinds.values()) - hit, kinds=dict(sorted(kinds.items())))

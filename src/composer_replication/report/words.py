@@ -18,6 +18,7 @@ CATEGORIES = {
 REASONS = {
     "session/held_out": "kept out of training for evaluation",
     "hint/no_hint": "no writer had anything to say that was known before the message",
+    "hint/weak_hint": "`hints --audit` measured no lift for this kind of hint: it does not change the model",
     "hint/author": "written by a model that build.authors leaves out",
     "hint/copied": "stands in an earlier session as well; trained there once",
     "hint/category": "not a mistake of the model",

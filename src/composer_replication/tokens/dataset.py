@@ -13,7 +13,7 @@ and remain trainable. An anchor holds in place only what lm_ce may train: never 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -41,8 +41,8 @@ class Skipped:
     session: held_out
     content: what a template has no place for, see `TurnMessages`; straddle
     lm_ce: author, copied, site, interrupted, dispreferred, no_text_or_call, too_long, template
-    hint: no_hint, author, copied, category, not_assistant, no_text_or_call, too_long, template, not_insertable, no_session, second_hint,
-    no_site; preference: copied, not_assistant, too_long, template, no_session, same_tokens
+    hint: no_hint, weak_hint, author, copied, category, not_assistant, no_text_or_call, too_long, template, not_insertable,
+    no_session, second_hint, no_site; preference: copied, not_assistant, too_long, template, no_session, same_tokens
     anchor: those of lm_ce, not_assistant, no_session, second_anchor
     Example: Skipped(channel="hint", reason="too_long", session_id="s1", site_id="s1:7:c1", detail="5210 tokens")
     """
@@ -68,10 +68,12 @@ def build_examples(
     preferences: Iterable[Preference] = (),
     anchors: Iterable[Anchor] = (),
     held_out: HeldOutSettings | None = None,
+    kept: Collection[str] | None = None,
 ) -> Iterator[Item]:
     """Examples, pairs and skips, one session at a time, in the order of the sessions.
 
-    `sites` are all sites, of every category: those without a hint still keep their message out of lm_ce. Raises the first
+    `sites` are all sites, of every category: those without a hint still keep their message out of lm_ce. `kept` are the kinds of hints
+    that the audit kept (None = all kinds): a hint of another kind is a counted skip, `weak_hint`. Raises the first
     RenderError of a template only if not one example came of all the sessions.
     """
     facts = _Facts.gather(sites, hints, preferences, anchors)
@@ -83,7 +85,7 @@ def build_examples(
         if held_out is not None and is_held_out(session, settings=held_out):
             yield Skipped(channel="session", reason="held_out", session_id=session.id)
             continue
-        work = _SessionBuild(session, facts=facts, renderer=renderer, settings=settings)
+        work = _SessionBuild(session, facts=facts, renderer=renderer, settings=settings, kept=kept)
         for item in work.items():
             built = built or not isinstance(item, Skipped)
             yield item
@@ -155,8 +157,10 @@ class _Scene:
 
 
 class _SessionBuild:
-    def __init__(self, session: Session, *, facts: _Facts, renderer: Renderer, settings: BuildSettings) -> None:
-        self.session, self.renderer, self.settings = session, renderer, settings
+    def __init__(
+        self, session: Session, *, facts: _Facts, renderer: Renderer, settings: BuildSettings, kept: Collection[str] | None
+    ) -> None:
+        self.session, self.renderer, self.settings, self.kept = session, renderer, settings, kept
         self.sites = facts.sites.get(session.id, [])
         self.hints = facts.hints
         self.preferences = facts.preferences.get(session.id, [])
@@ -238,7 +242,9 @@ class _SessionBuild:
             return "author"
         if not has_body(turns[site.turn]):
             return "no_text_or_call"
-        return "" if hinted else "no_hint"
+        if not hinted:
+            return "no_hint"
+        return "" if self.kept is None or site.kind in self.kept else "weak_hint"
 
     def _trainable(self) -> tuple[set[int], dict[str, list[int]]]:
         """Turns of models that lm_ce may train, and those it may not, by reason."""

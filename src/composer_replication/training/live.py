@@ -74,11 +74,15 @@ class Hinted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """The producer of a run; raises ConfigError where an episode may be longer than one forward."""
+    """The producer of a run; `kept` are the kinds of hints that the audit kept, None = all kinds (no audit was made).
+
+    Raises ConfigError where an episode may be longer than one forward.
+    """
 
     config: Config
     renderer: Renderer
     world: World
+    kept: frozenset[str] | None = None
     author: str = AUTHOR
     meter: Meter = field(default_factory=Meter)
 
@@ -142,7 +146,8 @@ class Live:
         if not train.hint.weight:
             return Hinted(views={}, facts={"sites/found": targets})
         reports = [write_hints(r.session, sites[r.session.id], settings=config.hints) for r in rollouts if sites[r.session.id]]
-        hints = [hint for report in reports for hint in report.hints]
+        written = [hint for report in reports for hint in report.hints]
+        hints = [hint for hint in written if self.kept is None or hint.kind in self.kept]
         task_of = {site.id: tasks[site.session_id] for found in sites.values() for site in found}
         nulled = null_hints(hints, how=train.placebo, groups=task_of, count=self.renderer.codec.count, seed=self._seed(f"placebo:{step}"))
         drawn = self._drawn(nulled.hints, step=step)
@@ -154,6 +159,7 @@ class Live:
                 "sites/found": targets,
                 "sites/without_hint": sum(sum(report.without.values()) for report in reports),
                 "sites/refused": sum(len(report.refused) for report in reports),
+                "sites/weak": len(written) - len(hints),
                 "sites/no_donor": nulled.dropped,
                 "sites/not_drawn": len(nulled.hints) - len(drawn),
                 "sites/not_built": len(drawn) - sum(map(len, fitting.values())),

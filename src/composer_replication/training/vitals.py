@@ -11,14 +11,14 @@ import torch
 from composer_replication.data.sites.detectors import tool_error
 from composer_replication.losses.divergence import kl_student_teacher
 from composer_replication.models.forward import predictors, project
-from composer_replication.rollouts.episode import MALFORMED, Rollout
+from composer_replication.rollouts.episode import Rollout
 from composer_replication.rollouts.groups import Groups
 from composer_replication.tokens.batch import collate, micro_batches
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.training.reference import Reference
 
-UNRESOLVABLE = frozenset({"file_missing", "edit_no_match", "edit_multi_match"})
-"""Kinds of mistakes (data/sites) of a call that names what is not there; with malformed calls they are the unresolvable ones."""
+UNRESOLVABLE = frozenset({"malformed_call", "file_missing", "edit_no_match", "edit_multi_match"})
+"""Kinds of mistakes (data/sites) of a call that could not be read or names what is not there: the unresolvable ones."""
 FAMILIES = ("A", "B", "C")
 _CHUNK = 2048  # tokens whose logits are held at once
 
@@ -74,7 +74,7 @@ def behaviour(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 def num_unresolvable(rollout: Rollout) -> int:
     """Calls that could not be read or name a file or text that is not there; the detectors of the run's settings do not matter here."""
-    return sum(site.tool == MALFORMED or site.kind in UNRESOLVABLE for site in tool_error(rollout.session))
+    return sum(site.kind in UNRESOLVABLE for site in tool_error(rollout.session))
 
 
 def drift(

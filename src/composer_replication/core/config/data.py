@@ -55,4 +55,4 @@ class HintsSettings(Settings):
     max_words: int = Field(default=120, gt=0)
     """A longer hint is refused."""
     min_lift: float = 0.0
-    """Kinds whose lower bound of lift (nats per token) is not above this are marked as weak by the audit."""
+    """Kinds whose lower bound of lift (nats per token) is not above this are weak: after `hints --audit`, nothing trains on them."""

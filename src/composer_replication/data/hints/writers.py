@@ -25,6 +25,7 @@ MAX_FIELDS = 24
 
 TEMPLATES: dict[str, str] = {
     "available_tools": "Reminder: available tools: {tools}.",
+    "well_formed_call": "Write each tool call as one complete JSON object, in the form in which calls are written here.",
     "tool_schema": "Reminder: the tool {tool} takes {fields}.",
     "tool_used_before": "Reminder: calls of {tool} that worked in this session used the arguments {fields}.",
     "known_paths": "Paths seen so far that exist: {paths}. Use one of these, or list the folder first.",
@@ -109,6 +110,11 @@ def _fields(parameters: Mapping[str, Any]) -> str:
         kind = "one of " + "|".join(map(str, choices)) if isinstance(choices, list) and len(choices) <= 8 else kind
         parts.append(f"{name}: {kind}" + (" (required)" if name in needed else ""))
     return ", ".join(parts)
+
+
+def well_formed_call(context: SiteContext) -> str | None:
+    """How calls are written; the same words wherever a call could not be read."""
+    return _fill("well_formed_call")
 
 
 def known_paths(context: SiteContext) -> str | None:
@@ -224,6 +230,7 @@ def tool_rule(context: SiteContext) -> str | None:
 
 WRITERS: dict[str, Writer] = {
     "unknown_tool": available_tools,
+    "malformed_call": well_formed_call,
     "bad_arguments": tool_schema,
     "structured_output_invalid": tool_schema,
     "file_missing": known_paths,
@@ -245,6 +252,7 @@ WRITERS: dict[str, Writer] = {
 
 KNOWS: dict[Writer, tuple[str, ...]] = {
     available_tools: ("kind", "tools"),
+    well_formed_call: ("kind",),
     tool_schema: ("kind", "call", "schema"),
     known_paths: ("kind", "call", "paths_seen"),
     shell_missing_path: ("kind", "error_text", "call", "paths_seen"),

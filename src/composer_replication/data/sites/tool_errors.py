@@ -86,6 +86,7 @@ CALL_IS_WRONG: tuple[Rule, ...] = (
         "file_missing",
         r"^(?:File|Path|Directory|Notebook file|Notebook)\b.{0,300}?does not exist|^(?:File|Path) not found|^ENOENT\b",
     ),
+    _rule("mistake", "malformed_call", r"^InputValidationError: malformed tool call\b"),
     _rule(
         "mistake",
         "bad_arguments",

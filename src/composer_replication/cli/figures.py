@@ -1,0 +1,46 @@
+"""Numbers for people: a duration, a number that may be missing, a curve of shares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people.
+
+    >>> duration(75), duration(9.4)
+    ('1m15s', '9s')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
+
+
+def finite(value: Any) -> list[float]:
+    """The value in a list, or an empty list where it is missing or no finite number."""
+    return [float(value)] if isinstance(value, (int, float)) and math.isfinite(value) else []
+
+
+def number(value: Any, form: str) -> str:
+    """A number in this form; "-" for what is missing or not finite.
+
+    >>> number(0.5, ".2f"), number(float("nan"), ".2f"), number(None, ".2f")
+    ('0.50', '-', '-')
+    """
+    return format(value, form) if finite(value) else "-"
+
+
+def spark(values: Sequence[float], *, columns: int) -> str:
+    """Shares between 0 and 1 as a curve of bars; where there are more than `columns`, neighbours are averaged.
+
+    >>> spark([0.0, 0.5, 1.0], columns=24), spark([0.0, 0.0, 1.0, 1.0], columns=2)
+    ('▁▅█', '▁█')
+    """
+    width = min(len(values), columns)
+    edges = [round(i * len(values) / width) for i in range(width + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
+    return "".join(BARS[min(len(BARS) - 1, max(0, int(mean * len(BARS))))] for mean in means)

@@ -1,0 +1,110 @@
+"""The live panel of `train` on a terminal: channels, rollouts, health and the time left; elsewhere `train` prints one line a step.
+
+    with TrainPanel(job) as panel:
+        panel({"step": 1, "hint/status": "active", ...})       # what training/journal.py hands to `on_step`
+
+It redraws itself, so the clock moves between two steps, and its last state stays on the screen. What is not a number is shown as "-".
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+from typing import Any
+
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from composer_replication.cli.figures import duration, finite, number, spark
+from composer_replication.cli.job import Job
+from composer_replication.cli.train_text import CHANNELS, COLOUR, Steps
+from composer_replication.core.harmless import harmless
+
+SPARK = 18
+"""Most columns of the curve of success; of more steps, neighbours are averaged."""
+REDRAWS = 2  # per second
+
+
+class TrainPanel:
+    """What is known of a run so far; called with each step's line."""
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.began, self.seen = job, time.monotonic(), 0
+        self.line: Mapping[str, Any] = {}
+        self.active: Counter[str] = Counter()
+        self.success: list[float] = []
+        self.monitor: list[float] = []
+        self._live = Live(get_renderable=self.render, console=job.screen.console, refresh_per_second=REDRAWS, vertical_overflow="visible")
+
+    def __enter__(self) -> TrainPanel:
+        self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._live.stop()
+
+    def __call__(self, line: Mapping[str, Any]) -> None:
+        """One step was taken."""
+        self.seen += 1
+        self.active.update(name for name in CHANNELS if line.get(f"{name}/status") == "active")
+        self.success += finite(line.get("rollouts/success"))
+        self.monitor += finite(line.get("health/monitor"))
+        self.line = line
+
+    def render(self) -> Group:
+        """The panel as it is now, at most 80 columns wide."""
+        return Group(self._clock(), *self._channels(), *([self._rollouts(), self._health()] if self.success else []))
+
+    def _clock(self) -> Text:
+        steps, done, spent = self.job.config.train.steps, int(self.line.get("step", 0)), time.monotonic() - self.began
+        left = f"eta {duration(spent / self.seen * (steps - done))}" if self.seen else "waiting for the first step"
+        return _row((f" step {done} of {steps}", "bold"), (f"   elapsed {duration(spent)}   {left}", ""))
+
+    def _channels(self) -> list[Text]:
+        rows = [_row((f" {'channel':<12}{'status':<11}{'tokens':>8}{'loss':>11}{'gradient':>11}{'active':>8}", "bold"))]
+        for name in CHANNELS:
+            get, status = (lambda key, name=name: self.line.get(f"{name}/{key}")), str(self.line.get(f"{name}/status", "-"))
+            share = f"{self.active[name] / self.seen:.0%}" if self.seen else "-"
+            cells = f"{number(get('tokens'), '.0f'):>8}{number(get('loss'), '.4f'):>11}{number(get('grad_norm'), '.3g'):>11}{share:>8}"
+            dim = "dim" if status in ("off", "-") else ""
+            rows.append(_row((f" {name:<12}", dim), (f"{status:<11}", COLOUR.get(status, "dim")), (cells, dim)))
+        return rows
+
+    def _rollouts(self) -> Text:
+        flat, used, found = (self.line.get(name) for name in ("rollouts/flat", "sites/used", "sites/found"))
+        told = (
+            f" {spark(self.success, columns=SPARK)}  flat {number(flat, '.0%')}  sites {number(used, '.0f')} of {number(found, '.0f')} used"
+        )
+        return _row((" rollouts    ", ""), (f"success {self.success[-1]:.2f}", "bold"), (told, ""))
+
+    def _health(self) -> Text:
+        limits, kl, calls = self.job.config.train.health, self.line.get("health/kl"), self.line.get("rollouts/unresolvable")
+        monitor = f"monitor {self.monitor[-1]:.2f}, was {self.monitor[0]:.2f}" if self.monitor else "monitor -"
+        return _row(
+            (" health      ", ""),
+            (f"KL {number(kl, '.3f')} of {limits.max_kl:g}", _warm(kl, limits.max_kl)),
+            ("   unresolvable ", ""),
+            (f"{number(calls, '.0%')} of {limits.max_unresolvable:.0%}", _warm(calls, limits.max_unresolvable)),
+            (f"   {monitor}", ""),
+        )
+
+
+def shown_steps(job: Job) -> AbstractContextManager[Steps | TrainPanel]:
+    """The panel on a terminal; one line a step in a pipe, with --quiet and with --json."""
+    console, screen = job.screen.console, job.screen
+    drawn = console.is_terminal and not console.is_dumb_terminal and not (console.quiet or screen.quiet or screen.json)
+    return TrainPanel(job) if drawn else nullcontext(Steps(job))
+
+
+def _warm(value: Any, limit: float) -> str:
+    """The colour of a measure beside its limit: yellow past half of it, red past the whole."""
+    share = next(iter(finite(value)), 0.0) / limit
+    return "bold red" if share > 1 else "yellow" if share > 0.5 else "green"
+
+
+def _row(*parts: tuple[str, str]) -> Text:
+    return Text.assemble(*((harmless(text).replace("\n", " "), style) for text, style in parts), no_wrap=True, overflow="ellipsis")

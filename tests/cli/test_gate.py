@@ -1,0 +1,109 @@
+"""The gate of `hints --audit`: no lift, no training - in `build`, in `train`, and never by a stale audit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from composer_replication.core.codec import record_to_json
+from composer_replication.core.jsonl import write_json, write_lines
+from composer_replication.core.rundir import sha256_of
+from composer_replication.core.site import Hint, Site
+from composer_replication.report.words import REASONS
+from tests.cli.workspace import files, fill, recompose, session, site
+
+pytestmark = pytest.mark.train
+WEAK, GOOD = "file_missing", "repeated_call"
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """Two sessions with a mistake each, of two kinds, and a hint for each."""
+    folder = tmp_path / "recompose"
+    fill(folder, [session("sess-aaaa"), session("sess-bbbb", text="Now the other one.")])
+    one, two = site("sess-aaaa"), site("sess-bbbb")
+    two = Site(**{name: getattr(two, name) for name in two.__slots__} | {"kind": GOOD})
+    write_lines(folder / "sites.jsonl", map(record_to_json, (one, two)))
+    hints = [Hint(site_id=s.id, text=f"Look at the list first: {s.kind}", writer="x", kind=s.kind) for s in (one, two)]
+    write_lines(folder / "hints.jsonl", map(record_to_json, hints))
+    return tmp_path
+
+
+def audit(work: Path, *kept: str, student: str = "tiny") -> None:
+    """What `hints --audit` would have written, had it measured this."""
+    folder = work / "recompose"
+    kinds = [{"kind": kind, "n": 9, "keeps": kind in kept} for kind in (WEAK, GOOD)]
+    write_json(folder / "audit.json", {"student": student, "kinds": [*kinds, {"kind": "all", "n": 18, "keeps": True}]})
+    write_json(folder / "audit.meta.json", {"made_from": {"hints.jsonl": sha256_of(folder / "hints.jsonl")}})
+
+
+def test_build_leaves_hints_of_weak_kinds_out_and_counts_them(work: Path) -> None:
+    audit(work, GOOD)
+    value = recompose("build", "--json", cwd=work).value
+    assert (value["views"], value["views_by_kind"], value["kept_kinds"]) == (1, {GOOD: 1}, [GOOD])
+    assert value["skipped"]["hint/weak_hint"] == 1 and "hint/no_hint" not in value["skipped"]
+    assert value["skipped"]["lm_ce/site"] == 2  # the mistake keeps its message out of lm_ce all the same
+    assert all(key in REASONS for key in value["skipped"])  # the report can explain each
+    inputs = json.loads((work / "recompose" / "examples" / "meta.json").read_text("utf-8"))["inputs"]
+    assert [Path(i["path"]).name for i in inputs][-1] == "audit.json"
+    said = recompose("build", cwd=work).out
+    assert "hint/weak_hint" in said and f"the audit kept {GOOD}" in said
+
+
+def test_without_an_audit_every_kind_is_used_and_it_is_said(work: Path) -> None:
+    said = recompose("build", cwd=work)
+    assert said.code == 0 and "no audit was made, so hints of every kind are used: recompose hints --audit" in said.out
+    value = recompose("build", "--json", cwd=work).value
+    assert value["views"] == 2 and value["kept_kinds"] is None and "hint/weak_hint" not in value["skipped"]
+    off = recompose("build", "--train.hint.weight", "0", cwd=work)
+    assert "no audit was made" not in off.out
+
+
+def test_where_no_kind_is_kept_nothing_is_built_or_trained(work: Path) -> None:
+    assert recompose("build", cwd=work).code == 0
+    audit(work)
+    there = files(work)
+    for verb in ("build", "train"):
+        said = recompose(verb, cwd=work)
+        assert said.code == 3 and "no lift, nothing to train" in said.err and "train.hint.weight = 0" in said.err, verb
+        assert "the tiny student knows nothing yet" in " ".join(said.err.replace("│", " ").split())
+    assert files(work) == there
+    assert recompose("build", "--train.hint.weight", "0", cwd=work).code == 0
+
+
+def test_train_refuses_examples_that_hold_weak_hints(work: Path) -> None:
+    assert recompose("build", cwd=work).code == 0
+    audit(work, GOOD)
+    said = recompose("train", "--dry-run", cwd=work)
+    assert said.code == 1 and f"did not keep: {WEAK}" in said.err and "recompose build" in said.err
+    assert recompose("build", cwd=work).code == 0
+    assert recompose("train", "--dry-run", cwd=work).code == 0
+
+
+def test_an_audit_of_other_hints_or_of_another_student_is_refused(work: Path) -> None:
+    audit(work, GOOD, WEAK, student="other/model")
+    said = recompose("build", cwd=work)
+    assert said.code == 1 and "made with 'other/model', the student is 'tiny'" in said.err and "hints --audit" in said.err
+    audit(work, GOOD, WEAK)
+    with (work / "recompose" / "hints.jsonl").open("a", encoding="utf-8") as out:
+        out.write("\n")
+    said = recompose("build", cwd=work)
+    assert said.code == 1 and "another hints.jsonl" in said.err and "hints --audit" in said.err
+
+
+def test_the_audit_is_stamped_and_names_its_student(work: Path) -> None:
+    assert recompose("sites", cwd=work).code == 0
+    value = recompose("hints", "--audit", "--json", cwd=work).value
+    folder = work / "recompose"
+    assert value["audit"]["student"] == "tiny"
+    stamp = json.loads((folder / "audit.meta.json").read_text("utf-8"))["made_from"]
+    assert stamp == {"hints.jsonl": sha256_of(folder / "hints.jsonl")}
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"kinds": []}', '{"student": "tiny", "kinds": [{"kind": "x"}]}'])
+def test_a_damaged_audit_is_named(work: Path, text: str) -> None:
+    (work / "recompose" / "audit.json").write_text(text, "utf-8")
+    said = recompose("build", cwd=work)
+    assert said.code == 1 and "no audit of this version" in said.err
