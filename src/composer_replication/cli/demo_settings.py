@@ -45,12 +45,14 @@ batch_examples = 48        # read by the control "more_sft", which trains on the
 learning_rate = 5e-4
 warmup_steps = 5
 checkpoint_every = 6
+health = {{ max_kl = 0.6, monitor_tasks = 32, monitor_every = 12 }}   # three habits are changed on purpose: a healthy run comes to 0.3
 grad_every = 100
 policy = {{ weight = 1.0 }}
-hint = {{ weight = 1.0 }}
+hint = {{ weight = 1.0, divergence = "kl(teacher, student)" }}   # of a student as sure as this one the others have hardly a gradient
 lm_ce = {{ weight = 0.0 }}
-preference = {{ weight = 1.0, batch_pairs = 16 }}
+preference = {{ weight = 1.0, batch_pairs = 8 }}
 
 [evaluate]
 tasks = 192
+workers = 2                # students that are played at the same time
 """

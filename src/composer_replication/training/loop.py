@@ -95,7 +95,8 @@ def train(
             rollouts: dict[str, Any] = {}
             if guard is not None:
                 made = _play(guard, step=step)
-                drawn, rollouts = [*made.examples, *drawn], {"num_rollouts": made.num_rollouts}
+                drawn = [*made.examples, *drawn]
+                rollouts = {"num_rollouts": made.num_rollouts, "hint_sites": config.rollouts.hint_sites}
                 if settings.hint.weight and not sites and (sites := watched([replace(e, actions=()) for e in made.examples])):
                     _start_watching(trainer, journal, sites, step=step)
             if step == 0 and sites and live is None:

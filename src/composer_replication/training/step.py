@@ -45,12 +45,15 @@ def train_step(
     *,
     step: int,
     num_rollouts: int | None = None,
+    hint_sites: int = 0,
     journal: Journal | None = None,
 ) -> dict[str, Any]:
     """One optimiser step on the whole step's examples and pairs, of which this rank takes its share; returns the metrics line.
 
     `num_rollouts` is how many were sampled for the step, those of groups with equal rewards included: the policy's sum is divided by
     it. None = the examples that have an action with an advantage. Raises AlignmentError where it is less than those.
+    `hint_sites` is how many sites a full step has: with fewer the hint channel weighs less in proportion, so that the last few mistakes
+    do not move the policy as far as many did. 0 = it always weighs the same.
     """
     began, settings = time.perf_counter(), trainer.settings
     counts = step_counts(examples, pairs, num_rollouts=num_rollouts)
@@ -64,6 +67,8 @@ def train_step(
             if name in first_time:
                 trainer.means[name].add(seen.grad_norm)
     scales = channel_scales(trainer.weights, trainer.means, balance=settings.balance)
+    if hint_sites:
+        scales["hint"] *= min(1.0, counts.hint_views / hint_sites)
 
     line: dict[str, Any] = {"step": step + 1}
     for name in present if step % settings.grad_every == 0 else present[:0]:

@@ -21,7 +21,8 @@ class RolloutSettings(Settings):
     extra_groups: int = Field(default=0, ge=0)
     """At most so many further tasks replace groups whose rewards are all equal."""
     hint_sites: int = Field(default=32, ge=0)
-    """At most so many mistaken messages of a step go to the hint channel; more are drawn from, and counted."""
+    """At most so many mistaken messages of a step go to the hint channel; more are drawn from, and counted. With fewer the channel weighs
+    less in proportion."""
     temperature: float = Field(default=1.0, gt=0.0)
     max_new_tokens: int = Field(default=64, gt=0)
     """Longest message."""
