@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from composer_replication.cli.demo_settings import AFTER, CONTROLS, MORE_SFT, PLACEBO, SETTINGS, STEPS
+from composer_replication.cli.demo_settings import AFTER, CONTROLS, MORE_SFT, NO_RULES, PLACEBO, SETTINGS, STEPS
 from composer_replication.cli.demo_student import NUM_LOGS, SLACK
 
 BEFORE = "before"
@@ -23,17 +23,22 @@ _NO_POLICY = ("--train.policy.weight", "0")
 _NO_HINT = ("--train.hint.weight", "0")
 _NO_PREFERENCE = ("--train.preference.weight", "0")
 _POLICY, _HINT, _PREFERENCE = (*_NO_HINT, *_NO_PREFERENCE), (*_NO_POLICY, *_NO_PREFERENCE), (*_NO_POLICY, *_NO_HINT)
+_RULES = ("--train.health.max_kl", "0.3", "--train.health.monitor_tasks", "48", "--train.health.monitor_every", "5")
 _CLONE = ("--train.preference.objective", "clone", "--train.preference.anchor", "0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """One way to train the student; `flags` stand on top of the demo's settings, `like` is the arm whose number of steps it has."""
+    """One way to train the student; `flags` stand on top of the demo's settings, `like` is the arm whose number of steps it has.
+
+    Without `stops` no health rule ends it: an arm that was stopped early would not be compared at equal compute.
+    """
 
     text: str
     flags: tuple[str, ...]
     levels: tuple[int, ...] = (1,)
     like: str = ""
+    stops: bool = False
 
 
 def _nulled(how: str) -> tuple[str, ...]:
@@ -66,20 +71,31 @@ ARMS: Mapping[str, Arm] = {
     "hint_policy": Arm(text="hint and policy", flags=_NO_PREFERENCE),
     "hint_preference": Arm(text="hint and preference", flags=_NO_POLICY),
     "policy_preference": Arm(text="policy and preference", flags=_NO_HINT),
+    "collapse": Arm(
+        text="hint alone, live teacher, ten times the learning rate, no stop rules",
+        flags=(*_HINT, "--train.hint.teacher", "live", "--train.learning_rate", "5e-3"),
+        like=AFTER,
+    ),
+    "collapse_stopped": Arm(
+        text="the same with the rules of training/health.py at their defaults: stopped and put back",
+        flags=(*_HINT, "--train.hint.teacher", "live", "--train.learning_rate", "5e-3", *_RULES),
+        like=AFTER,
+        stops=True,
+    ),
     AFTER: Arm(text="all three channels, as in the demo", flags=(), levels=LEVELS),
 }
 """In the order of the tables; `after` and `placebo` are the rows of the demo."""
 
 STEPS_OF: Mapping[str, int] = {
     AFTER: STEPS,
-    "more_sft": 68,
-    "clone": 52,
-    "policy": 46,
-    "hint": 36,
-    "preference": 37,
-    "hint_policy": 29,
-    "hint_preference": 28,
-    "policy_preference": 32,
+    "more_sft": 56,
+    "clone": 44,
+    "policy": 38,
+    "hint": 30,
+    "preference": 31,
+    "hint_policy": 24,
+    "hint_preference": 23,
+    "policy_preference": 26,
 }
 """From CPU-seconds of a loaded machine, start and each step: all three 21 and 3.3, policy 12 and 1.9, hint 14 and 2.4, preference 15 and
 2.3, clone 12 and 1.7, more_sft 6 and 1.4; a pair costs its parts. What each arm really cost stands in its row."""
@@ -90,8 +106,14 @@ def steps_of(name: str, *, scale: float = 1.0) -> int:
     return max(1, round(STEPS_OF[ARMS[name].like or name] * scale))
 
 
+def flags_of(name: str) -> tuple[str, ...]:
+    """What an arm's run is given on top of the demo's settings."""
+    arm = ARMS[name]
+    return arm.flags if arm.stops else (*arm.flags, *NO_RULES)
+
+
 def settings_sha256() -> str:
     """A hash of all that decides what the arms are: the demo's settings and logs, the arms' flags and their steps."""
-    arms = {name: [*arm.flags, steps_of(name)] for name, arm in ARMS.items()}
+    arms = {name: [*flags_of(name), steps_of(name)] for name in ARMS}
     value = [SETTINGS, STEPS, NUM_LOGS, SLACK, PLACEBO, MORE_SFT, arms]
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -22,14 +22,15 @@ from pathlib import Path
 from typing import Any
 
 from composer_replication.cli.demo_settings import SETTINGS, STEPS
+from composer_replication.cli.demo_student import NUM_LOGS
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir
 from composer_replication.losses.channel import CHANNELS
 
-from .arms import ARMS, steps_of
+from .arms import flags_of, steps_of
 
 STOPPED = 3  # the exit code of a health rule: a result, not a failure
-VERBS = (("ingest",), ("sites",), ("hints",), ("replay",), ("build",))
+VERBS = (("ingest",), ("sites",), ("hints", "--audit"), ("replay",), ("build",))
 _DATA = ("examples/examples.jsonl", "examples/pairs.jsonl", "anchors.jsonl")
 TAIL = 2000
 
@@ -90,12 +91,12 @@ def record_here(config: str, student: str) -> None:
     from composer_replication.cli.flags import Common
     from composer_replication.cli.job import open_job
 
-    record(open_job(Common(config=(Path(config),), quiet=True)), Path(student), Path(config).parent / "logs")
+    record(open_job(Common(config=(Path(config),), quiet=True)), Path(student), Path(config).parent / "logs", num_sessions=NUM_LOGS)
 
 
 def train_arm(work: Work, name: str, *, scale: float) -> dict[str, Any]:
     """Train one arm, or take the run that is there if it was made from the same settings, student and data."""
-    flags = [*ARMS[name].flags, "--train.steps", str(steps_of(name, scale=scale))]
+    flags = [*flags_of(name), "--train.steps", str(steps_of(name, scale=scale))]
     key = _sha256([work.settings().encode(), shlex.join(flags).encode(), *(_file(work.folder / path) for path in _DATA)])
     key = _sha256([key.encode(), _file(work.student / "model.safetensors")])
     done, run = work.folder / "arms" / f"{name}.json", work.run(name)
@@ -106,7 +107,7 @@ def train_arm(work: Work, name: str, *, scale: float) -> dict[str, Any]:
         shutil.rmtree(run.path)
     words = [*_recompose(), "train", "--name", name, *flags, "-c", str(work.config)]
     code, cpu_s = _child(words, log=work.folder / "arms" / f"{name}.log", allowed=(0, STOPPED))
-    found = {"key": key, "code": code, "cpu_s": round(cpu_s, 1), "flags": list(ARMS[name].flags), **_told(run)}
+    found = {"key": key, "code": code, "cpu_s": round(cpu_s, 1), "flags": list(flags_of(name)), **_told(run)}
     write_json(done, found)
     return found
 

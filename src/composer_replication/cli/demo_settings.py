@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 AFTER = "after"
-PLACEBO = ("--train.placebo", "shuffled_hints,permuted_rewards,swapped_pairs")
+NO_RULES = ("--train.health.max_kl", "1000", "--train.health.max_unresolvable", "1", "--train.health.monitor_tasks", "0")
+"""A control is trained to its end whatever becomes of it: one that was stopped early would not be compared at the same steps."""
+PLACEBO = ("--train.placebo", "shuffled_hints,permuted_rewards,swapped_pairs", *NO_RULES)
 MORE_SFT = (
     "--rollouts.env",
     "",
@@ -20,7 +22,7 @@ MORE_SFT = (
 )
 CONTROLS: Mapping[str, tuple[str, ...]] = {"placebo": PLACEBO, "more_sft": MORE_SFT}
 """What each control of the table is trained with, on top of the demo's settings."""
-STEPS = 24
+STEPS = 20
 SETTINGS = """# Settings of `recompose demo`: a student of 0.6M parameters in a small coding workshop, all three channels.
 work_dir = "."
 seed = {seed}
@@ -43,9 +45,9 @@ group_size = 6
 steps = {steps}
 batch_examples = 48        # read by the control "more_sft", which trains on the logs alone
 learning_rate = 5e-4
-warmup_steps = 5
-checkpoint_every = 6
-health = {{ max_kl = 0.6, monitor_tasks = 32, monitor_every = 12 }}   # three habits are changed on purpose: a healthy run comes to 0.3
+warmup_steps = 4
+checkpoint_every = 5
+health = {{ max_kl = 0.6, monitor_tasks = 32, monitor_every = 10 }}   # three habits are changed on purpose: a healthy run comes to 0.3
 grad_every = 100
 policy = {{ weight = 1.0 }}
 hint = {{ weight = 1.0, divergence = "kl(teacher, student)" }}   # of a student as sure as this one the others have hardly a gradient
