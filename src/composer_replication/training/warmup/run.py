@@ -23,7 +23,7 @@ from composer_replication.losses.policy import lm_ce
 from composer_replication.models.forward import final_hidden, project
 from composer_replication.models.tiny import make_tiny
 from composer_replication.rollouts.envs.workshop.demonstrators import Habits
-from composer_replication.rollouts.envs.workshop.lessons import Part, Reckoner, make_lesson
+from composer_replication.rollouts.envs.workshop.lessons import Reckoner, make_lesson
 from composer_replication.rollouts.envs.workshop.vocabulary import EDITORS, FILES, NAMES, READERS, SEARCHERS, STYLES
 from composer_replication.tokens.batch import Targets, collate
 from composer_replication.tokens.example import TrainingExample
@@ -47,7 +47,6 @@ class Plan:
     ramp: int = 50
     seed: int = 7
     habits: Habits = CERTAIN
-    part: Part = "first"
 
 
 def warm_up(tokenizer: Any, *, plan: Plan, model: Any = None, on_step: Callable[[int, float, Any], None] | None = None) -> Any:
@@ -103,7 +102,7 @@ def _batches(renderer: Renderer, plan: Plan) -> Iterator[list[TrainingExample]]:
     for first in itertools.count(0, made):
         rows: list[TrainingExample] = []
         for number in range(first, first + made):
-            lesson = make_lesson(f"{plan.seed}:{number}", habits=plan.habits, tests=tests, part=plan.part)
+            lesson = make_lesson(f"{plan.seed}:{number}", habits=plan.habits, tests=tests)
             rendered = renderer.render(lesson.turns, tools=lesson.tools)
             spoken = tuple(span.body for span in rendered.spans if span.role == "assistant")
             rows.append(TrainingExample(id=f"lesson:{number}", session_id="lesson", ids=rendered.ids, trained=spoken))

@@ -14,7 +14,6 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
 
 from composer_replication.core.errors import DataError
 from composer_replication.core.site import Site
@@ -33,12 +32,8 @@ SLACKS = (0, 0, 2, 3)
 P_INVENTED = 0.35
 """How many lessons have a tool set of invented names. With the workshop's own alone the student learns by heart which names go together,
 and uses the wrong ones in a set that it never met."""
-Part = Literal["first", "polish"]
-SHARES: Mapping[Part, Mapping[Kind, float]] = {
-    "first": {"change": 0.25, "set": 0.25, "fix": 0.35, "both": 0.15},
-    "polish": {"change": 0.20, "set": 0.20, "fix": 0.15, "both": 0.45},
-}
-"""Kinds of tasks in the two parts of a warm-up: more of those that take longest to learn than an evaluation holds."""
+SHARES: Mapping[Kind, float] = {"change": 0.25, "set": 0.25, "fix": 0.35, "both": 0.15}
+"""Kinds of tasks in lessons: more of those that take longest to learn than an evaluation holds."""
 HINTED = ("unknown_tool", "bad_arguments")
 
 
@@ -90,9 +85,9 @@ def _value(space: Mapping[str, str], expression: str) -> int:
     return {"+": x + y, "-": x - y, "*": x * y, "//": x // y, "%": x % y}[sign]
 
 
-def make_lesson(seed: int | str, *, habits: Habits, tests: Reckoner, part: Part = "first") -> Lesson:
+def make_lesson(seed: int | str, *, habits: Habits, tests: Reckoner) -> Lesson:
     """One episode of the careless player on a training task, always the same for a seed."""
-    rng, task = random.Random(f"lesson:{seed}"), make_task(f"lesson:{seed}", shares=SHARES[part])
+    rng, task = random.Random(f"lesson:{seed}"), make_task(f"lesson:{seed}", shares=SHARES)
     if rng.random() < P_INVENTED:
         task = replace(task, tools=invented_tools(rng))
     return lesson_on(task, rng, habits=habits, tests=tests)
