@@ -79,16 +79,20 @@ def test_without_a_placebo_hints_are_as_they_were_and_two_at_once_are_refused() 
 
 
 def test_rewards_are_permuted_or_thrown() -> None:
-    rewards = [float(i % 3 == 0) for i in range(300)]
-    assert null_rewards(rewards, how=(), seed=1) == tuple(rewards)
-    permuted = null_rewards(rewards, how=("permuted_rewards",), seed=1)
-    assert sorted(permuted) == sorted(rewards) and permuted != tuple(rewards)
-    agree = sum(a == b for a, b in zip(permuted, rewards, strict=True)) / 300
-    assert agree == pytest.approx(5 / 9, abs=0.08)  # 1/3 * 1/3 + 2/3 * 2/3: chance
-    thrown = null_rewards(rewards, how=("random_rewards",), seed=1)
-    assert sum(thrown) / 300 == pytest.approx(RANDOM_REWARD_P, abs=0.08) and set(thrown) == {0.0, 1.0}
-    assert thrown == null_rewards([0.0] * 300, how=("random_rewards",), seed=1)  # they know nothing of the true ones
-    assert null_rewards(rewards, how=("permuted_rewards",), seed=2) != permuted
+    # every other group is flat, and a reward depends on the place in its group
+    groups = [tuple(float(k % 3 == 0) for k in range(6)) if g % 2 else (0.0,) * 6 for g in range(60)]
+    flat = [rewards for group in groups for rewards in group]
+    assert null_rewards(groups, how=(), seed=1) == groups
+    permuted = null_rewards(groups, how=("permuted_rewards",), seed=1)
+    assert sum(len(set(group)) == 1 for group in permuted) == 30 and sum(map(sum, permuted)) == sum(flat)
+    assert [len(set(group)) for group in permuted] != [len(set(group)) for group in groups]
+    uneven = [group for group in permuted if len(set(group)) == 2]
+    by_place = [sum(group[k] for group in uneven) / 30 for k in range(6)]
+    assert by_place == pytest.approx([1 / 3] * 6, abs=0.2)  # the place says nothing any more
+    thrown = null_rewards(groups, how=("random_rewards",), seed=1)
+    assert sum(map(sum, thrown)) / 360 == pytest.approx(RANDOM_REWARD_P, abs=0.08)
+    assert thrown == null_rewards([(0.0,) * 6] * 60, how=("random_rewards",), seed=1)  # they know nothing of the true ones
+    assert null_rewards(groups, how=("permuted_rewards",), seed=2) != permuted
 
 
 def test_about_half_of_the_pairs_are_swapped_for_good() -> None:

@@ -79,7 +79,16 @@ def test_success_must_fall_by_half_and_by_more_than_chance(start: int, now: int,
     assert rule(watched) == ""
     watched.monitor(half(now))
     assert rule(watched) == ("monitor" if fires else "")
-    assert watched.start_success == half(start)
+    assert watched.best_success == half(max(start, now))
+
+
+def test_what_was_learnt_and_lost_again_counts_although_the_start_was_low() -> None:
+    watched = health()
+    for solved in (5, 24):
+        watched.monitor(half(solved))
+        assert rule(watched) == ""
+    watched.monitor(half(3))
+    assert rule(watched) == "monitor"
 
 
 def test_the_monitor_compares_task_by_task() -> None:

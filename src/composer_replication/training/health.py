@@ -145,7 +145,7 @@ class PolicyHealth:
     bad_steps: int = 0
     unresolvable: float = 0.0
     drift: float = 0.0
-    start_success: tuple[float, ...] = ()
+    best_success: tuple[float, ...] = ()
     success: tuple[float, ...] = ()
     start: dict[str, float] = field(default_factory=dict)
     outside: set[str] = field(default_factory=set)
@@ -170,8 +170,9 @@ class PolicyHealth:
         self.drift = value
 
     def monitor(self, success: tuple[float, ...]) -> None:
-        """Take in success on each monitor task; the first call is the start."""
-        self.start_success, self.success = self.start_success or success, success
+        """Take in success on each monitor task; what a later one is compared with is the best so far."""
+        better = not self.best_success or fmean(success) > fmean(self.best_success)
+        self.best_success, self.success = success if better else self.best_success, success
 
     def breach(self) -> Breach | None:
         """The first rule that what was taken in last breaks, or None."""
@@ -183,7 +184,7 @@ class PolicyHealth:
             words = f"{self.unresolvable:.0%} of the calls could not be resolved, {self.bad_steps} steps in a row"
             return Breach(rule="unresolvable", value=self.unresolvable, limit=limits.max_unresolvable, words=words)
         if self._lost(limits.max_monitor_loss, errors=MONITOR_ERRORS):
-            words = f"success on {len(self.success)} monitor tasks fell from {fmean(self.start_success):.3f} to {fmean(self.success):.3f}"
+            words = f"success on {len(self.success)} monitor tasks fell from {fmean(self.best_success):.3f} to {fmean(self.success):.3f}"
             return Breach(rule="monitor", value=self._loss(), limit=limits.max_monitor_loss, words=words)
         return None
 
@@ -195,15 +196,15 @@ class PolicyHealth:
         return calm and not self._lost(_HALF * limits.max_monitor_loss, errors=_HALF * MONITOR_ERRORS)
 
     def _loss(self) -> float:
-        """By which share of its start success on the monitor tasks fell."""
-        start = fmean(self.start_success) if self.start_success else 0.0
-        return (start - fmean(self.success)) / start if start > 0 else 0.0
+        """By which share of the best so far success on the monitor tasks fell."""
+        best = fmean(self.best_success) if self.best_success else 0.0
+        return (best - fmean(self.success)) / best if best > 0 else 0.0
 
     def _lost(self, share: float, *, errors: float) -> bool:
         """Whether success fell by more than this share and by more than so many standard errors of the paired differences."""
         if self._loss() <= share:
             return False
-        fell = [a - b for a, b in zip(self.start_success, self.success, strict=True)]
+        fell = [a - b for a, b in zip(self.best_success, self.success, strict=True)]
         error = stdev(fell) / len(fell) ** 0.5 if len(fell) > 1 else 0.0
         return fmean(fell) > errors * error
 
@@ -213,7 +214,7 @@ class PolicyHealth:
             "bad_steps": self.bad_steps,
             "unresolvable": self.unresolvable,
             "drift": self.drift,
-            "start_success": list(self.start_success),
+            "best_success": list(self.best_success),
             "success": list(self.success),
             "start": self.start,
             "outside": sorted(self.outside),
@@ -222,5 +223,5 @@ class PolicyHealth:
     def restore(self, state: Mapping[str, Any]) -> None:
         """From the checkpoint."""
         self.bad_steps, self.unresolvable, self.drift = state["bad_steps"], state["unresolvable"], state["drift"]
-        self.start_success, self.success = tuple(state["start_success"]), tuple(state["success"])
+        self.best_success, self.success = tuple(state["best_success"]), tuple(state["success"])
         self.start, self.outside = dict(state["start"]), set(state["outside"])

@@ -198,14 +198,12 @@ class Live:
 def group_advantages(groups: Groups, *, how: Sequence[str], seed: int) -> dict[str, float]:
     """The advantage of each rollout by session id; rollouts of flat groups have none.
 
-    With a placebo the rewards of all rollouts of the step are nulled first, and which groups are flat is decided by what they are then.
+    With a placebo the rewards of the step are nulled first, and which groups are flat is decided by what they are then.
     """
-    rollouts = groups.rollouts
-    rewards = iter(null_rewards([rollout.reward for rollout in rollouts], how=how, seed=seed))
     found: dict[str, float] = {}
     members: Sequence[Group] = (*groups.groups, *groups.flat)
-    for group in members:
-        own = [next(rewards) for _ in group.rollouts]
+    nulled = null_rewards([group.rewards for group in members], how=how, seed=seed)
+    for group, own in zip(members, nulled, strict=True):
         if min(own) != max(own):
             found |= {r.session.id: a for r, a in zip(group.rollouts, advantages(own), strict=True)}
     return found

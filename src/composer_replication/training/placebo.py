@@ -1,7 +1,8 @@
-"""Controls: each takes the information out of one signal and leaves steps, sites and tokens as they are (`train.placebo`).
+"""Controls: each takes the information out of one signal; steps, rollouts and most sites stay what they are (`train.placebo`).
 
     shuffled_hints     each site gets the hint of another site          neutral_hints    a text that says nothing, as long as the hint
-    permuted_rewards   rewards change places among all rollouts         random_rewards   a coin per rollout, heads with p = 0.3
+    permuted_rewards   the rewards of a group go to another group, in random order
+    random_rewards     a coin per rollout, heads with p = 0.3
     swapped_pairs      chosen and rejected change places with p = 1/2, fixed for the run; anchors stay
 
 Hints are changed before they are rendered, so a placebo's view goes through the same alignment as a true one. Views of imported
@@ -95,15 +96,21 @@ def neutral_text(num_tokens: int, *, count: Callable[[str], int]) -> str | None:
     return text if abs(count(text) - num_tokens) <= 1 else None
 
 
-def null_rewards(rewards: Sequence[float], *, how: Sequence[str], seed: int) -> tuple[float, ...]:
-    """The rewards of a step's rollouts, in their order, as `train.placebo` wants them."""
+def null_rewards(groups: Sequence[Sequence[float]], *, how: Sequence[str], seed: int) -> list[tuple[float, ...]]:
+    """The rewards of a step's groups, in their order, as `train.placebo` wants them.
+
+    Permuted rewards change places as whole groups and then within their new group, so as many groups are flat as before and about as
+    many tokens are trained; thrown among all rollouts they would make nearly every group uneven.
+    """
     rng = random.Random(seed)
+    given = [list(rewards) for rewards in groups]
     if "random_rewards" in how:
-        return tuple(float(rng.random() < RANDOM_REWARD_P) for _ in rewards)
-    given = list(rewards)
+        return [tuple(float(rng.random() < RANDOM_REWARD_P) for _ in rewards) for rewards in given]
     if "permuted_rewards" in how:
         rng.shuffle(given)
-    return tuple(given)
+        for rewards in given:
+            rng.shuffle(rewards)
+    return [tuple(rewards) for rewards in given]
 
 
 def swap_pairs(pairs: Sequence[PreferencePair], *, seed: int) -> tuple[PreferencePair, ...]:

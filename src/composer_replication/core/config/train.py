@@ -80,7 +80,7 @@ class HealthSettings(Settings):
     monitor_every: int = Field(default=10, gt=0)
     """Steps between two looks at the monitor tasks; the start and the end are always looked at."""
     max_monitor_loss: float = Field(default=0.5, gt=0.0, le=1.0)
-    """Stop where success on the monitor tasks fell by more than this share of what it was at the start (and by more than chance)."""
+    """Stop where success on the monitor tasks fell by more than this share of the best so far (and by more than two standard errors)."""
 
 
 class TrainSettings(Settings):

@@ -36,7 +36,7 @@ from composer_replication.training.warmup.tokenizer import workshop_tokenizer
 
 ABOUT, EVALUATION_SEED, TASKS = "warmup.json", 2026, 384
 PLAN = Plan()
-POLISH = Plan(steps=300, copy_steps=0, muon_rate=0.01, adam_rate=1.5e-3)
+POLISH = Plan(steps=400, copy_steps=0, muon_rate=0.01, adam_rate=1.5e-3, led=0.35)
 """The second part of a warm-up, on the habits of a level."""
 OnStep = Callable[[int, float, Any], None]
 

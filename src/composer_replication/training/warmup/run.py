@@ -47,6 +47,7 @@ class Plan:
     ramp: int = 50
     seed: int = 7
     habits: Habits = CERTAIN
+    led: float = 0.0
 
 
 def warm_up(tokenizer: Any, *, plan: Plan, model: Any = None, on_step: Callable[[int, float, Any], None] | None = None) -> Any:
@@ -102,9 +103,9 @@ def _batches(renderer: Renderer, plan: Plan) -> Iterator[list[TrainingExample]]:
     for first in itertools.count(0, made):
         rows: list[TrainingExample] = []
         for number in range(first, first + made):
-            lesson = make_lesson(f"{plan.seed}:{number}", habits=plan.habits, tests=tests)
+            lesson = make_lesson(f"{plan.seed}:{number}", habits=plan.habits, tests=tests, led=plan.led)
             rendered = renderer.render(lesson.turns, tools=lesson.tools)
-            spoken = tuple(span.body for span in rendered.spans if span.role == "assistant")
+            spoken = tuple(s.body for i, s in enumerate(rendered.spans) if s.role == "assistant" and i not in lesson.untrained)
             rows.append(TrainingExample(id=f"lesson:{number}", session_id="lesson", ids=rendered.ids, trained=spoken))
         rows.sort(key=lambda row: len(row.ids))
         batches = [rows[start : start + plan.lessons] for start in range(0, len(rows), plan.lessons)]

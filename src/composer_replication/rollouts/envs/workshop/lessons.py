@@ -39,10 +39,11 @@ HINTED = ("unknown_tool", "bad_arguments")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lesson:
-    """One episode as the student reads it, hints included."""
+    """One episode as the student reads it, hints included; `untrained` are the turns that it reads and does not learn to write."""
 
     turns: tuple[Turn, ...]
     tools: tuple[ToolSpec, ...]
+    untrained: frozenset[int] = frozenset()
 
 
 class Reckoner:
@@ -85,12 +86,33 @@ def _value(space: Mapping[str, str], expression: str) -> int:
     return {"+": x + y, "-": x - y, "*": x * y, "//": x // y, "%": x % y}[sign]
 
 
-def make_lesson(seed: int | str, *, habits: Habits, tests: Reckoner) -> Lesson:
-    """One episode of the careless player on a training task, always the same for a seed."""
+def make_lesson(seed: int | str, *, habits: Habits, tests: Reckoner, led: float = 0.0) -> Lesson:
+    """One episode of the careless player on a training task, always the same for a seed.
+
+    A share `led` of them is led past its habits: where a habit would be wrong the right message stands, and is not trained. So the
+    student knows how to go on from there, which it would else meet for the first time when it has been trained.
+    """
     rng, task = random.Random(f"lesson:{seed}"), make_task(f"lesson:{seed}", shares=SHARES)
     if rng.random() < P_INVENTED:
         task = replace(task, tools=invented_tools(rng))
+    if led and rng.random() < led:
+        return _led_lesson(task, rng, habits=habits, tests=tests)
     return lesson_on(task, rng, habits=habits, tests=tests)
+
+
+def _led_lesson(task: Task, rng: random.Random, *, habits: Habits, tests: Reckoner) -> Lesson:
+    """An episode in which only the last test is ever left out, by habit; the messages that habit would have spoilt are not trained."""
+    env = WorkshopEnv(task, sandbox=tests)
+    turns: list[Turn] = list(env.open().turns)
+    untrained: set[int] = set()
+    while not env.done:
+        spoilt = careless(env, random.Random(0), habits=Habits(skip_test=0.0))
+        turn = careless(env, rng, habits=replace(habits, reader=0.0, style=0.0, detour=0.0))
+        if turn.calls and [(c.name, c.arguments) for c in turn.calls] != [(c.name, c.arguments) for c in spoilt.calls]:
+            untrained.add(len(turns))
+        turns.append(turn)
+        turns.extend(env.reply(turn).turns)
+    return Lesson(turns=tuple(turns), tools=task.tools.specs(), untrained=frozenset(untrained))
 
 
 def invented_tools(rng: random.Random) -> ToolSet:
