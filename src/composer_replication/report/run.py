@@ -14,6 +14,7 @@ from composer_replication.report.claims import claims
 from composer_replication.report.data import run_view
 from composer_replication.report.evidence import read_evaluation
 from composer_replication.report.funnel import changed_files, read_object
+from composer_replication.report.rollout_sites import rollout_sites
 from composer_replication.report.views import turn_view
 from composer_replication.report.work import SHOWN_SITES, work_view
 
@@ -35,6 +36,7 @@ def run_report(path: Path, *, work: Path | None = None, num_sites: int = SHOWN_S
         "platform": run.info().get("platform", ""),
         "evaluation": _evaluation(run),
         "watched": tokens,
+        "rollout_sites": rollout_sites(run, tokens["sites"]),
         "work": work_view(folder, first=list(tokens["sites"]), num_sites=num_sites) if there else None,
         "stale": _stale(run, folder) if there else [],
         "samples": samples(run),

@@ -291,10 +291,12 @@ def _data(view: Mapping[str, Any]) -> Html:
 
 
 def _sites(view: Mapping[str, Any], where: str, limits: Limits) -> Html | None:
-    work = view["work"]
-    if work is None or not work["shown"]:
+    work, own = view["work"], view["rollout_sites"]
+    shown = work["shown"] if work else []
+    if not shown and not own:
         return None
-    return sites_section(work["shown"], total=work["sites"], watched=view["watched"], limits=limits, where=where)
+    total = work["sites"] if work else 0
+    return sites_section([*own, *shown], total=total, rollouts=len(own), watched=view["watched"], limits=limits, where=where)
 
 
 def _samples(samples: Mapping[str, Any], limits: Limits) -> Html:
