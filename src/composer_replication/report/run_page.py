@@ -98,7 +98,7 @@ def _result(evaluation: Mapping[str, Any] | None) -> Html:
         el("ul", [el("li", reason) for reason in verdict["reasons"]]),
         cls=f"verdict {verdict['claim']}",
     )
-    told = [el("li", claim.text, cls=None if claim.holds else "quiet") for claim in evaluation["claims"]]
+    told = [el("li", claim.text, cls="bad" if claim.against else None if claim.holds else "quiet") for claim in evaluation["claims"]]
     rows = evaluation["rows"]
     charts = [
         chart
