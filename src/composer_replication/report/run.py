@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,14 @@ from composer_replication.core.rundir import RunDir, open_run
 from composer_replication.report.claims import claims
 from composer_replication.report.data import run_view
 from composer_replication.report.evidence import read_evaluation
-from composer_replication.report.funnel import changed_files, read_object
+from composer_replication.report.funnel import changed_files, not_trained, read_object, run_chains
 from composer_replication.report.rollout_sites import rollout_sites
 from composer_replication.report.views import turn_view
 from composer_replication.report.work import SHOWN_SITES, work_view
 
 SHOWN_SAMPLES, SHOWN_TURNS = 4, 24
+LM_CE_OFF = "train.lm_ce.weight is 0"
+FED_BY_ROLLOUTS = "live run: the hint channel is fed by rollouts, imported targets only where lm_ce has a weight"
 LOG_RATIO = "distance of log-probs"  # what tables of an older run can show
 
 
@@ -30,6 +32,7 @@ def run_report(path: Path, *, work: Path | None = None, num_sites: int = SHOWN_S
     run = open_run(path)
     folder = work if work is not None else run.path.parent.parent
     tokens = watched(run)
+    settings, metrics = run.resolved(), run.metrics()
     there = all((folder / name).exists() for name in ("sessions.jsonl", "sites.jsonl"))
     return {
         **run_view(path),
@@ -37,10 +40,22 @@ def run_report(path: Path, *, work: Path | None = None, num_sites: int = SHOWN_S
         "evaluation": _evaluation(run),
         "watched": tokens,
         "rollout_sites": rollout_sites(run, tokens["sites"]),
-        "work": work_view(folder, first=list(tokens["sites"]), num_sites=num_sites) if there else None,
+        "work": _used(work_view(folder, first=list(tokens["sites"]), num_sites=num_sites), settings, metrics) if there else None,
+        "chains": run_chains(metrics),
         "stale": _stale(run, folder) if there else [],
         "samples": samples(run),
     }
+
+
+def _used(work: dict[str, Any], settings: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The work folder's chains, with a last station where this run did not train on what was built."""
+    if settings.get("train", {}).get("lm_ce", {}).get("weight", 0):
+        return work
+    live = any("rollouts/episodes" in line for line in metrics)
+    chains = {**work["chains"], "messages": not_trained(work["chains"]["messages"], LM_CE_OFF)}
+    if live and work["built"]:
+        chains["sites"] = not_trained(chains["sites"], FED_BY_ROLLOUTS)
+    return {**work, "chains": chains}
 
 
 def _evaluation(run: RunDir) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from composer_replication.report.charts import Line, interval_chart, line_chart
 from composer_replication.report.claims import FAMILY_TITLES
 from composer_replication.report.evidence import signed
 from composer_replication.report.html import Child, Html, document, el, join, plural, table
-from composer_replication.report.page import MAX_BYTES, contents, facts, fitted, funnel, number, reading, section
+from composer_replication.report.page import MAX_BYTES, contents, facts, fitted, funnel, number, own_chains, reading, section
 from composer_replication.report.sites_section import Limits, cut, sites_section, turn_block
 from composer_replication.report.words import CHANNELS, STATUSES
 
@@ -263,10 +263,10 @@ def _events(events: Sequence[Mapping[str, Any]]) -> Html | None:
 def _data(view: Mapping[str, Any]) -> Html:
     work = view["work"]
     if work is None:
-        return el(
-            "p",
-            "The work folder of this run (sessions.jsonl, sites.jsonl) is not where it was: the way from logs to examples cannot be shown.",
+        lost = (
+            "The work folder of this run (sessions.jsonl, sites.jsonl) is not where it was: the way from logs to examples cannot be shown."
         )
+        return join(el("p", lost), el("div", own_chains(view["chains"]), cls="grid") if view["chains"] else None)
     stale = view["stale"]
     authors = ", ".join(f"{row['name']} ({number(row['of'])} messages)" for row in work["authors"][:6])
     imported = work["origins"].get("trace", 0)
@@ -278,7 +278,7 @@ def _data(view: Mapping[str, Any]) -> Html:
         )
         if stale
         else None,
-        funnel(work),
+        funnel(work, own=view["chains"]),
         el(
             "p",
             f"Written by {authors}. ",
