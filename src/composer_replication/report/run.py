@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,14 @@ from composer_replication.core.errors import DataError
 from composer_replication.core.rundir import RunDir, open_run
 from composer_replication.report.claims import claims
 from composer_replication.report.data import run_view
-from composer_replication.report.evidence import read_evaluation
+from composer_replication.report.evidence import AFTER, read_evaluation
 from composer_replication.report.funnel import changed_files, not_trained, read_object, run_chains
 from composer_replication.report.rollout_sites import rollout_sites
 from composer_replication.report.views import turn_view
 from composer_replication.report.work import SHOWN_SITES, work_view
 
 SHOWN_SAMPLES, SHOWN_TURNS = 4, 24
+BEFORE, TRAIN = "before", "recompose train"
 LM_CE_OFF = "train.lm_ce.weight is 0"
 FED_BY_ROLLOUTS = "live run: the hint channel is fed by rollouts, imported targets only where lm_ce has a weight"
 LOG_RATIO = "distance of log-probs"  # what tables of an older run can show
@@ -33,11 +35,13 @@ def run_report(path: Path, *, work: Path | None = None, num_sites: int = SHOWN_S
     folder = work if work is not None else run.path.parent.parent
     tokens = watched(run)
     settings, metrics = run.resolved(), run.metrics()
+    evaluation = _evaluation(run)
     there = all((folder / name).exists() for name in ("sessions.jsonl", "sites.jsonl"))
     return {
         **run_view(path),
         "platform": run.info().get("platform", ""),
-        "evaluation": _evaluation(run),
+        "evaluation": evaluation,
+        "again": again(run, evaluation),
         "watched": tokens,
         "rollout_sites": rollout_sites(run, tokens["sites"]),
         "work": _used(work_view(folder, first=list(tokens["sites"]), num_sites=num_sites), settings, metrics) if there else None,
@@ -68,6 +72,31 @@ def _evaluation(run: RunDir) -> dict[str, Any] | None:
         told = f"This evaluation is of the student after {judged} steps; the run's newest checkpoint is of {kept[-1][0]}: evaluate again."
         found["notes"] = [told, *found["notes"]]
     return {**found, "claims": claims(found)}
+
+
+def again(run: RunDir, evaluation: Mapping[str, Any] | None) -> list[dict[str, str]]:
+    """The commands of the other runs that the evaluation played and that stand beside this one, and of the evaluation itself.
+
+    A row stands for the run of its name, where that run kept a checkpoint of as many steps. The evaluation's command has the files and
+    settings of this run's; one without an evaluation has none. Example: [{"name": "placebo", "command": "recompose train ..."}, ...]
+    """
+    if evaluation is None:
+        return []
+    about = {str(key): value for key, value in evaluation["about"].items()}
+    found: list[dict[str, str]] = []
+    for name in (str(row["name"]) for row in evaluation["rows"]):
+        folder = run.path.resolve().parent / name
+        if name in (BEFORE, AFTER) or Path(name).name != name or not (folder / "run.json").exists():
+            continue
+        other = open_run(folder)
+        if about.get(f"steps.{name}") in [step for step, _ in other.checkpoints()]:
+            found.append({"name": name, "command": other.command_txt.read_text("utf-8").strip()})
+    command = run.command_txt.read_text("utf-8").strip()
+    if command.startswith(TRAIN):
+        against = [word for other in found for word in ("--against", f"{other['name']}={other['name']}")]
+        told = ["recompose", "evaluate", run.info()["id"], *shlex.split(command.removeprefix(TRAIN)), *against]
+        found.append({"name": "evaluation", "command": shlex.join(told)})
+    return found
 
 
 def _stale(run: RunDir, work: Path) -> list[str]:

@@ -323,7 +323,16 @@ def _settings(view: Mapping[str, Any], limits: Limits) -> Html:
         el("p", f"and {len(values) - limits.rows} more") if len(values) > limits.rows else None,
         el("h3", "Run it again"),
         el("pre", cut(view["command"], 2000)),
+        _again(view["again"]),
         el("p", f"With {versions}; {view['platform']}; seed {view['seed']}.", cls="quiet"),
         table(inputs, head=("input", "rows", "sha256, first 16"), numbers=(1,)) if inputs else None,
         el("p", "Checkpoints: ", ", ".join(str(c["step"]) for c in view["checkpoints"]), ".") if view["checkpoints"] else None,
     )
+
+
+def _again(commands: Sequence[Mapping[str, str]]) -> Html | None:
+    """The other runs of the evaluation, and the evaluation."""
+    if not commands:
+        return None
+    lead = el("p", "The runs it was compared with, and the evaluation with this run's settings; its tasks and seed stand above.")
+    return join(lead, [join(el("p", f"{one['name']}:"), el("pre", cut(one["command"], 2000))) for one in commands])
