@@ -55,6 +55,29 @@ def test_other_mistakes(low: float, high: float, word: str, holds: bool) -> None
     assert word in found.text and found.holds is holds
 
 
+def test_what_went_wrong_is_said_loudly_and_what_is_open_quietly(tmp_path: Path) -> None:
+    worse = {"ratio": 1.3, "ratio_low": 1.1, "ratio_high": 1.5}
+    better = {"ratio": 0.4, "ratio_low": 0.2, "ratio_high": 0.6}
+    bad = [
+        pair(0.1, 0.3, metric=TARGETED, **worse),
+        pair(0.01, 0.05, metric=OTHER),
+        pair(0.1, 0.2, metric="A_made"),
+        pair(-0.2, -0.1, b="policy"),
+    ]
+    assert [(c.holds, c.against) for one in bad for c in told(one, rows=("before", "after", "policy"))] == [(False, True)] * 4
+    open_or_good = [pair(-0.1, 0.5, metric=OTHER), pair(-0.3, 0.3, metric="A_made"), pair(-0.1, 0.1, b="policy")]
+    found = [c for one in open_or_good for c in told(one, rows=("before", "after", "policy"))]
+    assert len(found) == 3 and not any(c.against or c.holds for c in found)
+    assert [(c.holds, c.against) for c in told(pair(-0.5, -0.1, metric=TARGETED, **better))] == [(True, False)]
+    fill(tmp_path, [a_session()])
+    run = a_run(tmp_path)
+    value = evaluation(before=(0.1, 0.4), placebo=(0.05, 0.3))
+    value["paired"] += [bad[1], open_or_good[1]]
+    write(run.evaluation_json, value)
+    html = run_page(run_report(run.path))
+    assert '<li class="bad">Other mistakes rose' in html and '<li class="quiet">A: a wrong name' in html
+
+
 @pytest.mark.parametrize("made", FAMILY_TITLES)
 def test_a_family_became_rarer_against_both(made: str) -> None:
     fell, unclear = (-0.4, -0.2), (-0.4, 0.1)

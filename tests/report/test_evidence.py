@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from composer_replication.core.errors import DataError
+from composer_replication.core.rundir import create_run
 from composer_replication.report.evidence import NOTHING, difference, read_evaluation, signed, verdict
 from composer_replication.report.run import run_report
 from composer_replication.report.run_page import NO_EVALUATION, run_page
@@ -21,6 +22,27 @@ def page_with(tmp_path: Path, value: object) -> Page:
     if value is not None:
         write(run.evaluation_json, value)
     return Page(run_page(run_report(run.path)))
+
+
+def test_the_page_tells_how_the_other_runs_were_made_and_how_all_were_compared(tmp_path: Path) -> None:
+    fill(tmp_path, [a_session()])
+    run = a_run(tmp_path)
+    for name, steps in (("placebo", 5), ("more_sft", 4)):
+        command = f"recompose train -o work --train.steps {steps}"
+        other = create_run(tmp_path / "runs", resolved={}, command=command, seed=7, inputs=[], name=name)
+        other.checkpoint(steps).mkdir(parents=True)
+    value = evaluation(before=(0.1, 0.4), placebo=(0.05, 0.3), steps={"after": 5, "placebo": 5, "more_sft": 5, "gone": 5})
+    value["rows"] += [{"name": name} for name in ("more_sft", "gone", "../placebo")]
+    assert run_report(run.path)["again"] == []
+    write(run.evaluation_json, value)
+    view = run_report(run.path)
+    line = f"recompose evaluate {view['id']} -o work --against placebo=placebo"
+    assert view["again"] == [  # more_sft has other steps than were evaluated, so it is another run
+        {"name": "placebo", "command": "recompose train -o work --train.steps 5"},
+        {"name": "evaluation", "command": line},
+    ]
+    shown = Page(run_page(view)).text_of["settings"]
+    assert line in shown and "--train.steps 5" in shown
 
 
 @pytest.mark.parametrize(

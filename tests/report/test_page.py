@@ -11,14 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from composer_replication.core.codec import write_sessions
+from composer_replication.core.codec import record_to_json, write_sessions
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import DataError
-from composer_replication.core.jsonl import write_json
+from composer_replication.core.jsonl import write_json, write_lines
+from composer_replication.core.site import Hint
 from composer_replication.report.audit_page import audit_page
 from composer_replication.report.charts import Line, line_chart, thin
 from composer_replication.report.html import asset, document, el
 from composer_replication.report.page import CUT_NOTE, MAX_BYTES
+from composer_replication.report.rollout_sites import BARE, NOT_KEPT
 from composer_replication.report.run import run_report
 from composer_replication.report.run_page import run_page
 from composer_replication.report.sites_section import NEITHER, TEACHER_ONLY, shade
@@ -142,6 +144,40 @@ def test_tokens_carry_both_steps_and_their_numbers(tmp_path: Path) -> None:
     assert newline["class"] == "t f0 l0"
     assert [a["data-show"] for _, a in page.elements if "data-show" in a] == ["first", "last"]
     assert [shade(v, 4.0) for v in (-1.0, 0.0, 1e-9, 1.0, 4.0, 9.0)] == [0, 0, 1, 5, 9, 9]
+
+
+def live_run_of(tmp_path: Path, *, kept: bool) -> Page:
+    """A run that watched a mistake of its own rollouts, beside imported sites that were never watched."""
+    fill(tmp_path, [a_session("imported")])
+    rollout = a_session("step-0:0:workshop-fix:1", tool="Patch")
+    site = its_sites(rollout)[0]
+    run = a_run(tmp_path, sites=[site])
+    write_lines(run.watched_jsonl, [{"session_id": rollout.id, "hints": [{"site_id": site.id, "kind": site.kind}]}])
+    if kept:
+        write_sessions(run.watched_dir / "sessions.jsonl", [rollout])
+        write_lines(run.watched_dir / "sites.jsonl", [record_to_json(site)])
+        write_lines(
+            run.watched_dir / "hints.jsonl", [record_to_json(Hint(site_id=site.id, text="Look first.", writer="w", kind=site.kind))]
+        )
+    return Page(run_page(run_report(run.path)))
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_live_run_shows_its_watched_rollouts_before_the_imported_sites(tmp_path: Path, kept: bool) -> None:
+    page = live_run_of(tmp_path, kept=kept)
+    articles = [a["id"] for name, a in page.elements if name == "article"]
+    assert articles == ["w001", "s001", "s002"]
+    own = page.text_of["w001"]
+    assert "tok" in own and [a["class"] for a in page.of_class("t")] == ["t f9 l5", "t f0 l0"]
+    assert ("Look first." in own, NOT_KEPT in own, "call Patch" in own, BARE in own) == (kept, not kept, kept, not kept)
+    assert [a["data-show"] for _, a in page.elements if "data-show" in a] == ["first", "last"]
+
+
+def test_without_a_coloured_site_on_the_page_there_is_no_legend_and_no_button(tmp_path: Path) -> None:
+    fill(tmp_path, [a_session("imported")])
+    run = a_run(tmp_path, sites=[its_sites(a_session("gone"))[0]])  # a table of a site that is no longer there
+    page = Page(run_page(run_report(run.path)))
+    assert page.of_class("site") and not page.of_class("t") and not page.of_class("scale") and page.shape["button"] == 0
 
 
 def test_tables_of_an_older_run_show_ids_and_the_distance_of_log_probs(tmp_path: Path) -> None:

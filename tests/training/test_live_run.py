@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from composer_replication.core.codec import read_sessions
+from composer_replication.core.codec import read_hints, read_sessions
 from composer_replication.core.errors import ConfigError, DataError, StoppedError
 from composer_replication.core.rundir import RunDir
 from composer_replication.models.load import Student
+from composer_replication.report.rollout_sites import NOT_KEPT
+from composer_replication.report.run import run_report
+from composer_replication.report.run_page import run_page
 from composer_replication.rollouts.envs.workshop.demonstrators import say
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.training import guard as guard_module
@@ -106,6 +110,21 @@ def test_the_policy_needs_an_environment_and_a_run_needs_something(tmp_path: Pat
 
 
 # ---- what is written ----
+
+
+def test_the_page_of_a_live_run_shows_its_rollouts_token_by_token_under_their_hints(tmp_path: Path, world: World) -> None:
+    result, _ = go(tmp_path, world, train_settings={"steps": 1}, examples=ANCHORED, pairs=PAIRS)
+    view = run_report(result.run.path)
+    ids = list(view["watched"]["sites"])
+    assert ids and [own["site"]["id"] for own in view["rollout_sites"]] == ids
+    page = run_page(view)
+    articles = page.split("<article")[1:]
+    assert len(articles) == len(ids)
+    assert all(NOT_KEPT not in article and 'class="hint"' in article for article in articles)
+    assert all(re.search(r'class="t f[1-9] l\d"', article) for article in articles)
+    kept = {hint.site_id: hint.text for hint in read_hints(result.run.watched_dir / "hints.jsonl")}
+    assert [own["hint"] for own in view["rollout_sites"]] == [kept[name] for name in ids]
+    assert all(own["message"]["role"] == "assistant" and own["message"]["blocks"] for own in view["rollout_sites"])
 
 
 def test_a_live_run_writes_facts_samples_and_tables(tmp_path: Path, world: World) -> None:

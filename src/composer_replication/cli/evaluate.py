@@ -91,7 +91,7 @@ def _show(job: Job, path: Path) -> None:
             job.screen.line(f" {pair['a']} - {pair['b']}: {signed(pair['difference'])}  [{signed(pair['low'])}, {signed(pair['high'])}]")
     job.screen.line(f" {evaluation['verdict']['sentence']}", style="bold")
     for claim in claims(evaluation):
-        job.screen.line(f" {claim.text}", style="" if claim.holds else "dim")
+        job.screen.line(f" {claim.text}", style="bold yellow" if claim.against else "" if claim.holds else "dim")
     for note in evaluation["notes"]:
         job.screen.line(f" note     {note}", style="dim")
 

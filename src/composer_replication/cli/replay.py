@@ -10,7 +10,7 @@ from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
 from composer_replication.core.codec import read_sessions, record_to_json
 from composer_replication.core.errors import ConfigError
-from composer_replication.core.jsonl import write_lines
+from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.site import Anchor, Answer, Preference
 from composer_replication.core.trace import Session
 from composer_replication.data.replay.ask import Asked
@@ -49,6 +49,7 @@ def replay(*, common: Common = Common()) -> int:
         for path, records in zip(wrote, (answers, pairs, anchors), strict=True):
             write_lines(path, map(record_to_json, records))
             job.stamp(path, made_from=[job.sessions])
+        write_json(job.work / "replay.json", {"outcomes": dict(Counter(one.outcome for one in asked))})
     return job.finish(_show(job, asked, answers, pairs), wrote=wrote, next_command=job.command("build"))
 
 

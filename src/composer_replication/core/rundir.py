@@ -96,6 +96,11 @@ class RunDir:
         """The watched sites, where they were chosen from the run's own rollouts."""
         return self.path / "tokens" / "watched.jsonl"
 
+    @property
+    def watched_dir(self) -> Path:
+        """Of those rollouts: sessions.jsonl, sites.jsonl and hints.jsonl, for the page."""
+        return self.path / "tokens" / "watched"
+
     def token_tables(self) -> list[tuple[int, Path]]:
         """(steps, file) of every token table, first step first."""
         return _numbered(self.path / "tokens", ".json")

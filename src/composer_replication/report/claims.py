@@ -3,7 +3,7 @@
     claims(read_evaluation(path))
     -> [Claim(text="The hinted mistakes fell to 0.41 x [0.28, 0.58] of what they were (after / before).", holds=True), ...]
 
-A sentence with `holds=False` says that a thing is not decided, or went the wrong way: it claims nothing.
+A sentence with `holds=False` says that a thing is not decided, or went the wrong way (`against`), and that is shown as loudly as a claim.
 """
 
 from __future__ import annotations
@@ -28,10 +28,14 @@ MARGIN = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One sentence; `holds` = its interval supports a claim, else it says that nothing is claimed."""
+    """One sentence; `holds` = its interval supports a claim; `against` = its interval shows a change for the worse.
+
+    Neither: nothing is decided.
+    """
 
     text: str
     holds: bool
+    against: bool = False
 
 
 def claims(evaluation: Mapping[str, Any]) -> list[Claim]:
@@ -55,7 +59,7 @@ def _hinted(paired: Sequence[Mapping[str, Any]], a: str, b: str) -> Claim | None
     if high < 1:
         return Claim(text=f"The hinted mistakes fell to {shown} ({a} / {b}).", holds=True)
     if low > 1:
-        return Claim(text=f"The hinted mistakes rose to {shown} ({a} / {b}).", holds=False)
+        return Claim(text=f"The hinted mistakes rose to {shown} ({a} / {b}).", holds=False, against=True)
     return Claim(text=f"Whether the hinted mistakes fell is not decided: {a} / {b} = {shown} includes 1.", holds=False)
 
 
@@ -67,7 +71,7 @@ def _others(paired: Sequence[Mapping[str, Any]], a: str, b: str) -> Claim | None
     if pair["high"] < 0:
         return Claim(text=f"Other mistakes fell: {shown}.", holds=True)
     if pair["low"] > 0:
-        return Claim(text=f"Other mistakes rose: {shown}.", holds=False)
+        return Claim(text=f"Other mistakes rose: {shown}.", holds=False, against=True)
     if pair["high"] <= MARGIN:
         return Claim(text=f"Other mistakes did not rise by more than {MARGIN}: {shown}.", holds=True)
     return Claim(text=f"Whether other mistakes rose is not decided: {shown}.", holds=False)
@@ -82,7 +86,7 @@ def _family(paired: Sequence[Mapping[str, Any]], made: str, title: str) -> Claim
     if len(there) == len(NEEDED) and all(pair["high"] < 0 for pair in there.values()):
         return Claim(text=f"{title} became rarer: {shown}.", holds=True)
     if all(pair["low"] > 0 for pair in there.values()):
-        return Claim(text=f"{title} became more frequent: {shown}.", holds=False)
+        return Claim(text=f"{title} became more frequent: {shown}.", holds=False, against=True)
     return Claim(text=f"{title}: no change is claimed: {shown}.", holds=False)
 
 
@@ -98,7 +102,7 @@ def _adding_up(rows: Sequence[Mapping[str, Any]], paired: Sequence[Mapping[str, 
     behind = [name for name, pair in apart.items() if pair["low"] <= 0]
     if behind:
         told = f"The channels do not add up: all together are not shown to do better than {' or '.join(behind)} alone ({shown})."
-        yield Claim(text=told, holds=False)
+        yield Claim(text=told, holds=False, against=any(pair["high"] < 0 for pair in apart.values()))
     elif missing:
         yield Claim(text=f"Whether the channels add up is not decided: not trained alone: {', '.join(missing)} ({shown}).", holds=False)
     else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,11 @@ from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import read_lines
 from composer_replication.core.rundir import sha256_of
 from composer_replication.core.site import Hint, Site
-from composer_replication.report.words import CATEGORIES, FILES, REASONS
+from composer_replication.report.words import ANSWERED, CATEGORIES, FILES, FLAT, REASONS, UNUSED
 
 TRAINED = ("mistake", "recovery")
+NO_RESULT = ("outvoted", "after_error", "erred", "too_few_families")
+"""Outcomes of turns that were asked about and gave neither a pair nor an anchor."""
 UNEXPLAINED = "not accounted for by the files"
 
 
@@ -76,6 +78,72 @@ def message_chain(*, messages: int, held_out: int, trained: int, skipped: Mappin
     """Messages of a model -> messages in lm_ce."""
     lost = [("held_out", held_out, REASONS["session/held_out"]), *_lost(skipped, "lm_ce")]
     return [station("messages of a model", messages), station("messages in lm_ce", trained, lost, before=messages)]
+
+
+def preference_chain(work: Path, *, skipped: Mapping[str, int], held_out: frozenset[str], pairs: int | None) -> list[dict[str, Any]]:
+    """Turns asked about -> pairs -> pairs in the examples; nothing where `replay` did not run here.
+
+    What came of the other turns is counted by replay.json; anchors are read from their file.
+    """
+    if not all((work / f"{name}.jsonl").exists() for name in ("answers", "preferences")):
+        return []
+    asked = len({_field(value, "site_id", path=work / "answers.jsonl") for _, value in read_lines(work / "answers.jsonl")})
+    sessions = [_field(value, "session_id", path=work / "preferences.jsonl") for _, value in read_lines(work / "preferences.jsonl")]
+    anchors = work / "anchors.jsonl"
+    reasons = Counter(_field(value, "reason", path=anchors) for _, value in (read_lines(anchors) if anchors.exists() else ()))
+    counted = (read_object(work / "replay.json", verb="replay") or {}).get("outcomes", {})
+    others = {name: n for name, n in counted.items() if name in NO_RESULT}
+    rest = asked - len(sessions) - reasons.total()
+    lost = [(name, n, ANSWERED.get(name, "")) for name, n in [*reasons.most_common(), *others.items()]]
+    if not counted:
+        lost.append(("no result", rest, "neither a pair nor an anchor; this folder's replay did not count why"))
+    chain = [station("turns asked about", asked), station("pairs", len(sessions), lost, before=asked)]
+    if pairs is not None:
+        out = sum(session in held_out for session in sessions)
+        left = [("held_out", out, REASONS["session/held_out"]), *_lost(skipped, "preference")]
+        chain.append(station("pairs in the examples", pairs, left, before=len(sessions)))
+    return chain
+
+
+def _field(value: Any, name: str, *, path: Path) -> str:
+    if not isinstance(value, dict) or name not in value:
+        raise DataError(f"a line without {name}", where=str(path), fix="run again: recompose replay")
+    return str(value[name])
+
+
+def run_chains(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """What became of a live run's own rollouts, over all its steps: of their rewards, and of their mistakes; empty where none was played.
+
+    Groups are all of one size, so the share of flat groups is the share of their rollouts.
+    """
+    played = [line for line in metrics if "rollouts/episodes" in line]
+    if not played:
+        return {}
+    total = round(sum(line["rollouts/episodes"] for line in played))
+    flat = round(sum(line["rollouts/episodes"] * line.get("rollouts/flat", 0) for line in played))
+    tokens = sum(line.get("policy/tokens", 0) for line in played)
+    chains = {
+        "policy": [
+            station("rollouts", total),
+            station("in groups whose rewards differ", total - flat, [("flat", flat, FLAT)], before=total),
+            station("tokens of their messages trained on", tokens),
+        ]
+    }
+    sums = {name: round(sum(line.get(f"sites/{name}", 0) for line in played)) for name in ("found", "used", *UNUSED)}
+    if any("sites/used" in line for line in played):
+        lost = [(name, sums[name], why) for name, why in UNUSED.items()]
+        chains["rollout_hints"] = [
+            station("mistakes in rollouts", sums["found"]),
+            station("trained on", sums["used"], lost, before=sums["found"]),
+        ]
+    return chains
+
+
+def not_trained(chain: Sequence[Mapping[str, Any]], why: str) -> list[Mapping[str, Any]]:
+    """The chain with a last station that nothing reached, e.g. the imported hint targets of a live run."""
+    return (
+        [*chain, station("trained on in this run", 0, [("not drawn", chain[-1]["count"], why)], before=chain[-1]["count"])] if chain else []
+    )
 
 
 def _lost(skipped: Mapping[str, int], channel: str, *, without: Iterable[str] = ()) -> list[tuple[str, int, str]]:

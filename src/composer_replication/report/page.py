@@ -89,16 +89,24 @@ def number(value: int) -> str:
     return f"{value:,}".replace(",", "\u202f")
 
 
-def funnel(work: Mapping[str, Any]) -> Html:
-    """Where the data went: files to sessions, sites to hint targets, messages to lm_ce."""
+def own_chains(chains: Mapping[str, Any]) -> list[Html]:
+    """Where a live run's own rollouts went."""
+    titles = {"policy": "the policy channel", "rollout_hints": "the hint channel, in rollouts"}
+    return [chain(chains[name], title=title) for name, title in titles.items() if chains.get(name)]
+
+
+def funnel(work: Mapping[str, Any], *, own: Mapping[str, Any] | None = None) -> Html:
+    """Where the data went: files to sessions, sites to hint targets, messages to lm_ce, turns to pairs; `own` = a run's rollouts."""
     chains = work["chains"]
     other = work["other_skips"]
     return join(
         el(
             "div",
             chain(chains["files"], title="files"),
-            chain(chains["sites"], title="the hint channel"),
+            chain(chains["sites"], title="the hint channel" + (", imported" if own else "")),
             chain(chains["messages"], title="lm_ce") if chains["messages"] else None,
+            chain(chains["preference"], title="the preference channel") if chains["preference"] else None,
+            own_chains(own or {}),
             cls="grid",
         ),
         table([(s["reason"], s["count"], s["why"]) for s in other], head=("also left out", "count", "why"), numbers=(1,))

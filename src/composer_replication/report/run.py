@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,16 @@ from composer_replication.core.errors import DataError
 from composer_replication.core.rundir import RunDir, open_run
 from composer_replication.report.claims import claims
 from composer_replication.report.data import run_view
-from composer_replication.report.evidence import read_evaluation
-from composer_replication.report.funnel import changed_files, read_object
+from composer_replication.report.evidence import AFTER, read_evaluation
+from composer_replication.report.funnel import changed_files, not_trained, read_object, run_chains
+from composer_replication.report.rollout_sites import rollout_sites
 from composer_replication.report.views import turn_view
 from composer_replication.report.work import SHOWN_SITES, work_view
 
 SHOWN_SAMPLES, SHOWN_TURNS = 4, 24
+BEFORE, TRAIN = "before", "recompose train"
+LM_CE_OFF = "train.lm_ce.weight is 0"
+FED_BY_ROLLOUTS = "live run: the hint channel is fed by rollouts, imported targets only where lm_ce has a weight"
 LOG_RATIO = "distance of log-probs"  # what tables of an older run can show
 
 
@@ -29,16 +34,32 @@ def run_report(path: Path, *, work: Path | None = None, num_sites: int = SHOWN_S
     run = open_run(path)
     folder = work if work is not None else run.path.parent.parent
     tokens = watched(run)
+    settings, metrics = run.resolved(), run.metrics()
+    evaluation = _evaluation(run)
     there = all((folder / name).exists() for name in ("sessions.jsonl", "sites.jsonl"))
     return {
         **run_view(path),
         "platform": run.info().get("platform", ""),
-        "evaluation": _evaluation(run),
+        "evaluation": evaluation,
+        "again": again(run, evaluation),
         "watched": tokens,
-        "work": work_view(folder, first=list(tokens["sites"]), num_sites=num_sites) if there else None,
+        "rollout_sites": rollout_sites(run, tokens["sites"]),
+        "work": _used(work_view(folder, first=list(tokens["sites"]), num_sites=num_sites), settings, metrics) if there else None,
+        "chains": run_chains(metrics),
         "stale": _stale(run, folder) if there else [],
         "samples": samples(run),
     }
+
+
+def _used(work: dict[str, Any], settings: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The work folder's chains, with a last station where this run did not train on what was built."""
+    if settings.get("train", {}).get("lm_ce", {}).get("weight", 0):
+        return work
+    live = any("rollouts/episodes" in line for line in metrics)
+    chains = {**work["chains"], "messages": not_trained(work["chains"]["messages"], LM_CE_OFF)}
+    if live and work["built"]:
+        chains["sites"] = not_trained(chains["sites"], FED_BY_ROLLOUTS)
+    return {**work, "chains": chains}
 
 
 def _evaluation(run: RunDir) -> dict[str, Any] | None:
@@ -51,6 +72,31 @@ def _evaluation(run: RunDir) -> dict[str, Any] | None:
         told = f"This evaluation is of the student after {judged} steps; the run's newest checkpoint is of {kept[-1][0]}: evaluate again."
         found["notes"] = [told, *found["notes"]]
     return {**found, "claims": claims(found)}
+
+
+def again(run: RunDir, evaluation: Mapping[str, Any] | None) -> list[dict[str, str]]:
+    """The commands of the other runs that the evaluation played and that stand beside this one, and of the evaluation itself.
+
+    A row stands for the run of its name, where that run kept a checkpoint of as many steps. The evaluation's command has the files and
+    settings of this run's; one without an evaluation has none. Example: [{"name": "placebo", "command": "recompose train ..."}, ...]
+    """
+    if evaluation is None:
+        return []
+    about = {str(key): value for key, value in evaluation["about"].items()}
+    found: list[dict[str, str]] = []
+    for name in (str(row["name"]) for row in evaluation["rows"]):
+        folder = run.path.resolve().parent / name
+        if name in (BEFORE, AFTER) or Path(name).name != name or not (folder / "run.json").exists():
+            continue
+        other = open_run(folder)
+        if about.get(f"steps.{name}") in [step for step, _ in other.checkpoints()]:
+            found.append({"name": name, "command": other.command_txt.read_text("utf-8").strip()})
+    command = run.command_txt.read_text("utf-8").strip()
+    if command.startswith(TRAIN):
+        against = [word for other in found for word in ("--against", f"{other['name']}={other['name']}")]
+        told = ["recompose", "evaluate", run.info()["id"], *shlex.split(command.removeprefix(TRAIN)), *against]
+        found.append({"name": "evaluation", "command": shlex.join(told)})
+    return found
 
 
 def _stale(run: RunDir, work: Path) -> list[str]:

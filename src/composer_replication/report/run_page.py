@@ -9,7 +9,7 @@ from composer_replication.report.charts import Line, interval_chart, line_chart
 from composer_replication.report.claims import FAMILY_TITLES
 from composer_replication.report.evidence import signed
 from composer_replication.report.html import Child, Html, document, el, join, plural, table
-from composer_replication.report.page import MAX_BYTES, contents, facts, fitted, funnel, number, reading, section
+from composer_replication.report.page import MAX_BYTES, contents, facts, fitted, funnel, number, own_chains, reading, section
 from composer_replication.report.sites_section import Limits, cut, sites_section, turn_block
 from composer_replication.report.words import CHANNELS, STATUSES
 
@@ -98,7 +98,7 @@ def _result(evaluation: Mapping[str, Any] | None) -> Html:
         el("ul", [el("li", reason) for reason in verdict["reasons"]]),
         cls=f"verdict {verdict['claim']}",
     )
-    told = [el("li", claim.text, cls=None if claim.holds else "quiet") for claim in evaluation["claims"]]
+    told = [el("li", claim.text, cls="bad" if claim.against else None if claim.holds else "quiet") for claim in evaluation["claims"]]
     rows = evaluation["rows"]
     charts = [
         chart
@@ -263,10 +263,10 @@ def _events(events: Sequence[Mapping[str, Any]]) -> Html | None:
 def _data(view: Mapping[str, Any]) -> Html:
     work = view["work"]
     if work is None:
-        return el(
-            "p",
-            "The work folder of this run (sessions.jsonl, sites.jsonl) is not where it was: the way from logs to examples cannot be shown.",
+        lost = (
+            "The work folder of this run (sessions.jsonl, sites.jsonl) is not where it was: the way from logs to examples cannot be shown."
         )
+        return join(el("p", lost), el("div", own_chains(view["chains"]), cls="grid") if view["chains"] else None)
     stale = view["stale"]
     authors = ", ".join(f"{row['name']} ({number(row['of'])} messages)" for row in work["authors"][:6])
     imported = work["origins"].get("trace", 0)
@@ -278,7 +278,7 @@ def _data(view: Mapping[str, Any]) -> Html:
         )
         if stale
         else None,
-        funnel(work),
+        funnel(work, own=view["chains"]),
         el(
             "p",
             f"Written by {authors}. ",
@@ -291,10 +291,12 @@ def _data(view: Mapping[str, Any]) -> Html:
 
 
 def _sites(view: Mapping[str, Any], where: str, limits: Limits) -> Html | None:
-    work = view["work"]
-    if work is None or not work["shown"]:
+    work, own = view["work"], view["rollout_sites"]
+    shown = work["shown"] if work else []
+    if not shown and not own:
         return None
-    return sites_section(work["shown"], total=work["sites"], watched=view["watched"], limits=limits, where=where)
+    total = work["sites"] if work else 0
+    return sites_section([*own, *shown], total=total, rollouts=len(own), watched=view["watched"], limits=limits, where=where)
 
 
 def _samples(samples: Mapping[str, Any], limits: Limits) -> Html:
@@ -321,7 +323,16 @@ def _settings(view: Mapping[str, Any], limits: Limits) -> Html:
         el("p", f"and {len(values) - limits.rows} more") if len(values) > limits.rows else None,
         el("h3", "Run it again"),
         el("pre", cut(view["command"], 2000)),
+        _again(view["again"]),
         el("p", f"With {versions}; {view['platform']}; seed {view['seed']}.", cls="quiet"),
         table(inputs, head=("input", "rows", "sha256, first 16"), numbers=(1,)) if inputs else None,
         el("p", "Checkpoints: ", ", ".join(str(c["step"]) for c in view["checkpoints"]), ".") if view["checkpoints"] else None,
     )
+
+
+def _again(commands: Sequence[Mapping[str, str]]) -> Html | None:
+    """The other runs of the evaluation, and the evaluation."""
+    if not commands:
+        return None
+    lead = el("p", "The runs it was compared with, and the evaluation with this run's settings; its tasks and seed stand above.")
+    return join(lead, [join(el("p", f"{one['name']}:"), el("pre", cut(one["command"], 2000))) for one in commands])

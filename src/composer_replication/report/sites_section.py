@@ -41,16 +41,23 @@ def cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]} [{len(text) - limit} more characters]"
 
 
-def sites_section(shown: Sequence[Mapping[str, Any]], *, total: int, watched: Mapping[str, Any] | None, limits: Limits, where: str) -> Html:
-    """List and articles; `watched` are token tables as `run.watched` gives them, `where` completes the `recompose show` command."""
+def sites_section(
+    shown: Sequence[Mapping[str, Any]], *, total: int, watched: Mapping[str, Any] | None, limits: Limits, where: str, rollouts: int = 0
+) -> Html:
+    """List and articles; `watched` are token tables as `run.watched` gives them, `where` completes the `recompose show` command.
+
+    The first `rollouts` of `shown` are of the student's own rollouts; `total` counts the imported sites.
+    """
     kept = shown[: limits.sites]
     tables: Mapping[str, Any] = watched["sites"] if watched else {}
-    told = f"{len(kept)} of {total} sites are shown"
+    own = min(rollouts, len(kept))
+    told = f"{len(kept) - own} of {total} sites are shown"
     lead = [
-        el("p", f"{told}; the rest: ", el("code", f"recompose show site{where}"), "."),
+        el("p", f"First the {own} watched sites of the student's own rollouts (w), then imported ones (s).") if own else None,
+        el("p", f"{told}; the rest: ", el("code", f"recompose show site{where}"), ".") if total else None,
         el("p", "Keys: j and k move, and each site has an address of its own.", cls="quiet script-only", hidden=True),
     ]
-    legend = _legend(watched) if watched and tables else None
+    legend = _legend(watched) if watched and any(view["site"]["id"] in tables for view in kept) else None
     links = [
         el("li", el("a", el("b", _name(view)), f" {view['site']['kind']}", _mark(view, tables), href=f"#{_name(view)}")) for view in kept
     ]
@@ -60,7 +67,7 @@ def sites_section(shown: Sequence[Mapping[str, Any]], *, total: int, watched: Ma
 
 
 def _name(view: Mapping[str, Any]) -> str:
-    return f"s{view['ordinal']:03d}"
+    return view.get("name") or f"s{view['ordinal']:03d}"
 
 
 def _mark(view: Mapping[str, Any], tables: Mapping[str, Any]) -> Html:
@@ -90,7 +97,7 @@ def _article(
     view: Mapping[str, Any], tokens: Sequence[Mapping[str, Any]] | None, watched: Mapping[str, Any] | None, limits: Limits, where: str
 ) -> Html:
     site, name = view["site"], _name(view)
-    about = f"{site['kind']} · {site['category']} · found by {site['detector']}"
+    about = f"{site['kind']} · {site['category']}" + (f" · found by {site['detector']}" if site["detector"] else "")
     before, after = view["left_out_before"], view["left_out_after"]
     return el(
         "article",
@@ -105,8 +112,8 @@ def _article(
         [turn_block(turn, limits.chars) for turn in view["after"]],
         el(
             "p",
-            f"not shown: {plural(after, 'later turn')}, {NEITHER}: ",
-            el("code", f"recompose show site {name} --full{where}"),
+            f"not shown: {plural(after, 'later turn')}, {NEITHER}",
+            [": ", el("code", f"recompose show site {name} --full{where}")] if "name" not in view else None,
             cls="quiet",
         )
         if after

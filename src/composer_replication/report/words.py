@@ -54,6 +54,28 @@ REASONS = {
     "preference/same_tokens": "both sides are the same tokens",
 }
 
+# What came of a turn that `replay` asked about, where that is not a pair.
+ANSWERED = {
+    "agreed": "others did the same: an anchor",
+    "no_consensus": "others do not agree among themselves: an anchor",
+    "outvoted": "most others did something else, too few for a pair",
+    "after_error": "the turn after an error, where the environment had already answered",
+    "erred": "its own call raised an error: never an anchor",
+    "too_few_families": "fewer than two families answered",
+}
+
+FLAT = "all rollouts of the group earned the same: nothing to learn from their differences"
+
+# What became of mistakes in rollouts that are not trained on, by the name of their metric.
+UNUSED = {
+    "without_hint": "no writer had anything to say that was known before the message",
+    "refused": "a check refused the hint",
+    "weak": "`hints --audit` measured no lift for this kind of hint",
+    "no_donor": "the placebo found no other hint to put there",
+    "not_drawn": "more than rollouts.hint_sites in one step",
+    "not_built": "the template has no place for it, or it does not fit into a forward",
+}
+
 FILES = {
     "read": "read",
     "duplicate": "all of it stands in a file read before",

@@ -15,7 +15,7 @@ from composer_replication.core.codec import read_hints, read_sessions, read_site
 from composer_replication.core.errors import DataError
 from composer_replication.core.site import Hint, Site
 from composer_replication.core.trace import Session
-from composer_replication.report.funnel import TRAINED, file_chain, message_chain, read_object, read_skipped, site_chain
+from composer_replication.report.funnel import TRAINED, file_chain, message_chain, preference_chain, read_object, read_skipped, site_chain
 from composer_replication.report.views import site_view
 from composer_replication.report.words import CATEGORIES, REASONS
 
@@ -80,6 +80,8 @@ def work_view(work: Path, *, first: Sequence[str] = (), num_sites: int = SHOWN_S
     messages = message_chain(
         messages=logs.messages, held_out=logs.held_out_messages, trained=counts.get("trained_messages", 0), skipped=skipped
     )
+    preference = preference_chain(work, skipped=skipped, held_out=held_out, pairs=counts.get("pairs") if meta else None)
+    told = {"hint", "lm_ce", "session"} | ({"preference"} if preference else set())
     return {
         "path": str(work),
         "counts": {"sessions": logs.sessions, "turns": logs.turns, "calls": logs.calls.total(), "messages": logs.by_author.total()},
@@ -94,8 +96,9 @@ def work_view(work: Path, *, first: Sequence[str] = (), num_sites: int = SHOWN_S
             "files": file_chain(ingest, sessions=logs.sessions),
             "sites": site_chain(sites, hints, skipped=skipped, held_out=held_out, views=counts.get("views") if meta else None),
             "messages": messages if meta else [],
+            "preference": preference,
         },
-        "other_skips": [_skip(key, n) for key, n in skipped.items() if key.split("/")[0] not in ("hint", "lm_ce", "session")],
+        "other_skips": [_skip(key, n) for key, n in skipped.items() if key.split("/")[0] not in told],
         "ingest": _reading(ingest),
         "shown": [shown[number] for number in chosen if number in shown],
     }

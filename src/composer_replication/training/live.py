@@ -47,11 +47,14 @@ class LiveStep:
     """What one step's rollouts gave; `num_rollouts` counts all of them, flat groups included. `facts` are numbers by metric name.
 
     `examples` hold every rollout with something to train on: a message with an advantage, or a hint view.
+    `sites` and `hints` are those of the views.
     """
 
     examples: tuple[TrainingExample, ...]
     rollouts: tuple[Rollout, ...]
     facts: Mapping[str, float]
+    sites: tuple[Site, ...] = ()
+    hints: tuple[Hint, ...] = ()
 
     @property
     def num_rollouts(self) -> int:
@@ -70,6 +73,8 @@ class Hinted:
 
     views: Mapping[str, tuple[HintView, ...]]
     facts: Mapping[str, float]
+    sites: tuple[Site, ...] = ()
+    hints: tuple[Hint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +119,8 @@ class Live:
             examples=tuple(e for e in examples if e.actions or e.hints),
             rollouts=groups.rollouts,
             facts={**rollout_facts(groups, advantage), **hinted.facts},
+            sites=hinted.sites,
+            hints=hinted.hints,
         )
 
     def monitor(self, model: Any) -> tuple[float, ...]:
@@ -153,8 +160,11 @@ class Live:
         drawn = self._drawn(nulled.hints, step=step)
         views = self._views(rollouts, sites=sites, hints=drawn)
         fitting = {name: tuple(v for v in found if self._fits(v)) for name, found in views.items()}
+        used = {view.site_id for found in fitting.values() for view in found}
         return Hinted(
             views=fitting,
+            sites=tuple(site for found in sites.values() for site in found if site.id in used),
+            hints=tuple(hint for hint in drawn if hint.site_id in used),
             facts={
                 "sites/found": targets,
                 "sites/without_hint": sum(sum(report.without.values()) for report in reports),

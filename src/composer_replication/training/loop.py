@@ -98,7 +98,7 @@ def train(
                 drawn = [*made.examples, *drawn]
                 rollouts = {"num_rollouts": made.num_rollouts, "hint_sites": config.rollouts.hint_sites}
                 if settings.hint.weight and not sites and (sites := watched([replace(e, actions=()) for e in made.examples])):
-                    _start_watching(trainer, journal, sites, step=step)
+                    _start_watching(trainer, journal, sites, made=made, step=step)
             if step == 0 and sites and live is None:
                 journal.tokens(0, _watch(trainer, sites))
             line = train_step(trainer, drawn, drawn_pairs, step=step, journal=journal, **rollouts)
@@ -147,10 +147,10 @@ def _play(guard: Guard, *, step: int) -> LiveStep:
     return made
 
 
-def _start_watching(trainer: Trainer, journal: Journal, sites: list[TrainingExample], *, step: int) -> None:
+def _start_watching(trainer: Trainer, journal: Journal, sites: list[TrainingExample], *, made: LiveStep, step: int) -> None:
     """Choose what is watched for the rest of the run, resumed or not, and write its first table."""
     if journal.main:
-        keep_watched(journal.run, sites)
+        keep_watched(journal.run, sites, made=made)
     journal.tokens(step, _watch(trainer, sites))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from composer_replication.core.codec import record_to_json, write_sessions
 from composer_replication.core.config.train import HintSettings
 from composer_replication.core.jsonl import read_lines, write_lines
 from composer_replication.core.rundir import RunDir
@@ -16,6 +17,7 @@ from composer_replication.losses.policy import token_logprobs
 from composer_replication.models.forward import predictors, project
 from composer_replication.tokens.batch import Rows, Targets, collate
 from composer_replication.tokens.example import TrainingExample, example_from_json, example_to_json
+from composer_replication.training.live import LiveStep
 from composer_replication.training.reference import Reference
 
 NUM_SITES = 8
@@ -34,9 +36,13 @@ def watched(examples: Sequence[TrainingExample], *, num_sites: int = NUM_SITES) 
     return chosen
 
 
-def keep_watched(run: RunDir, examples: Sequence[TrainingExample]) -> None:
-    """Write down which examples are watched, so that a resumed run watches the same."""
+def keep_watched(run: RunDir, examples: Sequence[TrainingExample], *, made: LiveStep) -> None:
+    """Write down which examples are watched, so that a resumed run watches the same, and their sessions, sites and hints for the page."""
     write_lines(run.watched_jsonl, map(example_to_json, examples))
+    names, ids = {example.session_id for example in examples}, {view.site_id for example in examples for view in example.hints}
+    write_sessions(run.watched_dir / "sessions.jsonl", [session for session in made.sessions if session.id in names])
+    write_lines(run.watched_dir / "sites.jsonl", [record_to_json(site) for site in made.sites if site.id in ids])
+    write_lines(run.watched_dir / "hints.jsonl", [record_to_json(hint) for hint in made.hints if hint.site_id in ids])
 
 
 def kept_watched(run: RunDir) -> list[TrainingExample]:
