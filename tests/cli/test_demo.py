@@ -54,7 +54,11 @@ def test_the_demo_runs_every_stage_and_says_what_comes_next(shown: tuple[Path, S
     assert (said.code, said.err) == (0, "")
     lines = said.out.splitlines()
     assert [shlex.split(line)[2] for line in lines if line.startswith("$ recompose")] == VERBS_OF_THE_DEMO
-    assert lines[-1].strip() == "next   recompose ingest ~/.claude/projects"
+    assert [line.strip() for line in lines if line.startswith(" next ")] == ["next   recompose ingest ~/.claude/projects"]
+    assert lines[-1].startswith(" next ") and " measure  recompose" not in said.out
+    typed = [shlex.split(line.partition("      (")[0]) for line in lines if line.startswith("$ recompose")]
+    assert all(words[words.index("--train.steps") + 1] == "2" and words[-2:] == ["-c", "demo/recompose.toml"] for words in typed)
+    assert [words[words.index("--name") + 1] for words in typed if "--name" in words] == ["placebo", "more_sft", "after"]
     assert "Success on 8 unseen tasks: before " in said.out and "were planted in the student" in said.out
     assert "By construction" in said.out and "was taught" in said.out  # wherever level 1 is shown
     demo = folder / "demo"

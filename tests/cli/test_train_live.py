@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shlex
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from rich.console import Console
 
-from composer_replication.cli.train_text import step_text
+from composer_replication.cli.console import Screen
+from composer_replication.cli.train_text import event_text, show_plan, step_text
+from composer_replication.core.config.root import Config
 from tests.cli.workspace import files, recompose
 from tests.training.scripted import tiny_student
 
@@ -46,6 +53,37 @@ def test_the_plan_says_what_is_played_and_plays_nothing(work: Path) -> None:
     assert files(work) == there
     plan = recompose("train", "--dry-run", "--json", cwd=work).value["plan"]
     assert plan["rollouts_per_step"] == 4 and plan["examples"] == 0 and plan["weights"]["policy"] == 1.0
+
+
+def test_the_plan_does_not_count_imported_hints_that_are_not_drawn() -> None:
+    """With live rollouts and no weight of lm_ce, of imported examples only the anchors are trained."""
+    views = (SimpleNamespace(target_ids=(1, 2, 3)),)
+    example = SimpleNamespace(actions=(), trained=((0, 4),), hints=views, anchored=())
+    data: Any = SimpleNamespace(examples=(example,), pairs=())
+    for rollouts, weight, units, told in (
+        ({"env": "workshop"}, 0, 0, "hint 1.0 0 imported at most 32 sites a step of rollouts"),
+        ({"env": "workshop"}, 1, 3, "hint 1.0 3 imported at most 32 sites a step of rollouts"),
+        ({}, 1, 3, "hint 1.0 3"),
+    ):
+        config = Config.model_validate({"rollouts": rollouts, "train": {"hint": {"weight": 1.0}, "lm_ce": {"weight": weight}}})
+        screen = Screen(console=Console(file=io.StringIO(), width=120))
+        job: Any = SimpleNamespace(config=config, screen=screen)
+        assert show_plan(job, data)["units"]["hint"] == units
+        said = cast("io.StringIO", screen.console.file).getvalue()
+        (line,) = [" ".join(line.split()) for line in said.splitlines() if line.startswith("hint")]
+        assert line == told
+
+
+def test_a_named_run_keeps_its_name_in_its_command(work: Path) -> None:
+    assert recompose("train", "--name", "first one", "--train.steps", "1", cwd=work).code == 0
+    words = shlex.split((work / "recompose" / "runs" / "first one" / "command.txt").read_text("utf-8"))
+    assert words[:4] == ["recompose", "train", "--name", "first one"]
+
+
+def test_an_event_has_four_digits_and_a_drift_stops_nothing() -> None:
+    event = {"t": 1.5, "attempt": 1, "kind": "drift", "step": 5, "measure": "rollouts/entropy", "value": 0.012368590960148328}
+    assert event_text(event) == "drift: step 5, measure rollouts/entropy, value 0.01237 (a warning, nothing is stopped)"
+    assert event_text({"kind": "restored", "step": 12345, "limit": 0.6}) == "restored: step 12345, limit 0.6"
 
 
 def test_a_run_without_a_data_set(work: Path) -> None:

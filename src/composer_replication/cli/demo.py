@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from composer_replication.cli.replay import replay
 from composer_replication.cli.report import report
 from composer_replication.cli.sites import sites
 from composer_replication.cli.train import train
-from composer_replication.core.errors import need
+from composer_replication.core.errors import ConfigError, need
 
 FOLDER = Path("demo")
 
@@ -43,10 +44,16 @@ def demo(*, from_scratch: bool = False, logs_only: bool = False, logs: int = NUM
     """
     if logs < 1:
         raise UsageError(f"no demo without logs: {logs}", where="--logs", fix=f"give 1 or more; {NUM_LOGS} is what the demo is made for")
+    if common.config:
+        fix = "leave -c out; single settings are given by their dotted names: --seed 11, --train.steps 30"
+        raise UsageError("the demo writes its own settings and reads no other file", where="-c", fix=fix)
     start = time.monotonic()
     folder = common.out if common.out is not None else FOLDER
-    job = open_job(Common(json=common.json, quiet=common.quiet, verbose=common.verbose, dry_run=common.dry_run, out=folder))
+    only_flags = (Path(os.devnull),)  # no settings: a recompose.toml above this folder is somebody's own, and would choose the seed
+    quiet, verbose, dry_run = common.quiet, common.verbose, common.dry_run
+    job = open_job(Common(config=only_flags, json=common.json, quiet=quiet, verbose=verbose, dry_run=dry_run, out=folder))
     config = folder / "recompose.toml"
+    check_folder(folder, config)
     if job.dry_run:
         wrote = [config, folder / "logs", job.sessions, job.sites, job.hints, job.preferences, job.examples, job.runs]
         return job.finish({"student": str(shipped(STUDENT))}, wrote=wrote)
@@ -55,13 +62,27 @@ def demo(*, from_scratch: bool = False, logs_only: bool = False, logs: int = NUM
     if (folder / "logs").exists():
         shutil.rmtree(folder / "logs")  # this run's own: another seed records other sessions
     folder.mkdir(parents=True, exist_ok=True)
-    student = warm_up(job, folder / "student") if from_scratch else shipped(STUDENT)
+    student = folder / "student" if from_scratch else shipped(STUDENT)
     config.write_text(SETTINGS.format(seed=job.config.seed, student=student.absolute().as_posix(), steps=STEPS), "utf-8")
+    if from_scratch:
+        warm_up(job, student)
     recorded = record(job, student, folder / "logs", num_sessions=logs)
     if logs_only:
         return job.finish(recorded, wrote=[folder / "logs", config], next_command=f"{command()} ingest -c {config}")
     stages = Stages(job=job, config=config, common=common)
     return _run(stages, folder, start=start)
+
+
+def check_folder(folder: Path, config: Path) -> None:
+    """Refuse a folder with files that no demo made: the demo overwrites its settings and its logs.
+
+    Example: check_folder(Path("my_project"), Path("my_project/recompose.toml")) raises ConfigError
+    """
+    if not folder.exists() or not any(folder.iterdir()):
+        return
+    first = config.read_text("utf-8", "replace").partition("\n")[0] if config.is_file() else ""
+    if not first.startswith(SETTINGS.partition(":")[0]):
+        raise ConfigError(f"{folder} holds files that no demo made", where=str(folder), fix="choose another folder with -o")
 
 
 def _run(stages: Stages, folder: Path, *, start: float) -> int:
@@ -81,10 +102,10 @@ def _run(stages: Stages, folder: Path, *, start: float) -> int:
         if code := stages(shown, verb):
             return _stopped(stages, shown, code)
     with Controls(stages.config, CONTROLS, log=folder / "controls.log") as controls:
+        for line in controls.command_lines:
+            job.screen.line(f"\n$ {line}      (beside the next, in a second process)", style="bold")
         if code := stages(f"train --name {AFTER}", lambda common: train(name=AFTER, common=common)):
             return _stopped(stages, "train", code)
-        for line in controls.command_lines:
-            job.screen.line(f"\n$ {line}      (beside it, in a second process)", style="bold")
         controls.wait()
     against = tuple(f"{name}={runs / name}" for name in CONTROLS)
     shown = f"evaluate {AFTER} " + " ".join(f"--against {word}" for word in against)

@@ -9,12 +9,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 
 from composer_replication.cli.flags import dotted_settings
 from composer_replication.core.errors import DataError
 
 TAIL = 600  # characters of a failed control's log that are shown
+PROGRAM = (sys.executable, "-m", "composer_replication.cli")
+GRACE_S = 10.0  # how long a control may take to end by itself when it is told to
 
 
 class Controls:
@@ -30,6 +33,7 @@ class Controls:
         self._pool = ThreadPoolExecutor(1)
         self._children: list[subprocess.Popen[bytes]] = []
         self._stopped = False
+        self._lock = Lock()  # between "is it stopped?" and "here is the child" nothing may stop: such a child would outlive the demo
         self._done: Future[None] | None = None
 
     @property
@@ -43,10 +47,15 @@ class Controls:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._stopped = True
+        with self._lock:
+            self._stopped = True
         for child in self._children:
             if child.poll() is None:
                 child.terminate()
+                try:
+                    child.wait(GRACE_S)
+                except subprocess.TimeoutExpired:
+                    child.kill()
         self._pool.shutdown()
 
     def wait(self) -> None:
@@ -57,14 +66,14 @@ class Controls:
     def _train(self) -> None:
         env = {**os.environ, "OMP_NUM_THREADS": "1"}  # as many as in the process beside it: the same seed gives the same table
         for words in self._commands:
-            if self._stopped:
-                return
-            with self._log.open("ab") as log:
+            with self._lock, self._log.open("ab") as log:
+                if self._stopped:
+                    return
                 log.write(f"$ {shlex.join(['recompose', *words])}\n".encode())
                 log.flush()
-                program = [sys.executable, "-m", "composer_replication.cli", *words]
-                self._children.append(subprocess.Popen(program, stdout=log, stderr=subprocess.STDOUT, env=env))
-            if code := self._children[-1].wait():
+                child = subprocess.Popen([*PROGRAM, *words], stdout=log, stderr=subprocess.STDOUT, env=env)
+                self._children.append(child)
+            if code := child.wait():
                 said = self._log.read_text("utf-8", "replace")[-TAIL:]
                 name = words[words.index("--name") + 1]
                 raise DataError(f"the control {name} ended with exit code {code}:\n{said}", where=str(self._log))

@@ -5,24 +5,64 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from composer_replication.report.claims import claims
+from composer_replication.report.claims import OTHER, TARGETED
+from composer_replication.report.evidence import AFTER, NEEDED, difference, signed
 from composer_replication.report.evidence import verdict as judged
+
+BEFORE, PLACEBO = NEEDED
+SUCCESS = {
+    "better": "Better than before and than the placebo",
+    "worse": "Worse than before and than the placebo",
+    "nothing": "Nothing is claimed about success",
+}
 
 
 def summary(table: Mapping[str, Any]) -> list[str]:
-    """Three lines: success by row, what the intervals support, and that the mistakes were planted."""
-    verdict = judged(table["paired"])
+    """Three lines: success by row; what the intervals support, of harm as well; that the mistakes were planted."""
+    paired = table["paired"]
     rows = ", ".join(f"{row['name']} {row['success']:.2f}" for row in table["rows"])
-    held = [claim.text for claim in claims(table) if claim.holds]
     return [
         f"Success on {table['n']} unseen tasks: {rows}.",
-        " ".join([verdict["sentence"], *held]),
+        f"{SUCCESS[judged(paired)['claim']]}; {_hinted(paired)}; {_others(paired)}.",
         "The mistakes and the following of hints were planted in the student; real logs say what yours are.",
     ]
+
+
+def _hinted(paired: Sequence[Mapping[str, Any]]) -> str:
+    """Hinted mistakes after / before, where the interval excludes 1."""
+    pairs = {p["b"]: p for p in paired if p["a"] == AFTER and p.get("metric") == TARGETED and p.get("ratio") is not None}
+    side = {other: _side(pair.get("ratio_low"), pair.get("ratio_high"), middle=1.0) for other, pair in pairs.items()}
+    number = f"x{pairs[BEFORE]['ratio']:.2f}" if BEFORE in pairs else ""
+    return f"hinted mistakes {_decided(number, side)}"
+
+
+def _others(paired: Sequence[Mapping[str, Any]]) -> str:
+    """Other mistakes after - before, where the interval excludes zero."""
+    found = {other: difference(paired, AFTER, other, metric=OTHER) for other in NEEDED}
+    pairs = {other: pair for other, pair in found.items() if pair is not None}
+    side = {other: _side(pair["low"], pair["high"], middle=0.0) for other, pair in pairs.items()}
+    number = f"{signed(pairs[BEFORE]['difference'])} per episode" if BEFORE in pairs else ""
+    return f"other mistakes {_decided(number, side)}"
+
+
+def _decided(number: str, side: Mapping[str, int]) -> str:
+    """The number and its direction; a fall that the placebo may share is called that, a rise is one whoever shares it."""
+    if not side.get(BEFORE):
+        return "not decided"
+    if side[BEFORE] > 0:
+        return f"{number} (rose)"
+    return f"{number} (fell{'' if side.get(PLACEBO, 0) < 0 else '; vs placebo not decided'})"
+
+
+def _side(low: float | None, high: float | None, *, middle: float) -> int:
+    """1 where an interval lies above the middle, -1 below it, 0 where it holds it or is not there."""
+    if low is None or high is None:
+        return 0
+    return 1 if low > middle else -1 if high < middle else 0
 
 
 def command() -> str:

@@ -30,7 +30,7 @@ def hints(*, audit: bool = False, common: Common = Common()) -> int:
     if not job.dry_run:
         write_lines(job.hints, map(record_to_json, kept))
         job.stamp(job.hints, made_from=[job.sessions, job.sites])
-    value = _show(job, reports, kept)
+    value = _show(job, reports, kept, audit=audit)
     wrote = [job.hints]
     if audit:
         from composer_replication.cli.hints_audit import audit as measure
@@ -53,7 +53,7 @@ def _reports(job: Job) -> Iterator[HintReport]:
             yield write_hints(session, sites, settings=job.config.hints)
 
 
-def _show(job: Job, reports: list[HintReport], kept: list[Hint]) -> dict[str, object]:
+def _show(job: Job, reports: list[HintReport], kept: list[Hint], *, audit: bool) -> dict[str, object]:
     without: Counter[str] = Counter()
     refused: Counter[str] = Counter()
     for report in reports:
@@ -72,5 +72,6 @@ def _show(job: Job, reports: list[HintReport], kept: list[Hint]) -> dict[str, ob
             screen.detail(f"          {refusal.site_id} {refusal.writer}: {refusal.reason} {refusal.detail}")
     left_out = sum(report.left_out for report in reports)
     screen.line(f" left out {left_out} sites that are not mistakes")
-    screen.line(f" measure  {job.command('hints')} --audit   (a hint that changes nothing cannot teach)")
+    if not audit:
+        screen.line(f" measure  {job.command('hints')} --audit   (a hint that changes nothing cannot teach)")
     return {"hints": len(kept), "kinds": dict(written), "without": dict(without), "refused": dict(refused), "left_out": left_out}

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,21 @@ from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import sha256_of
+
+_DRIVEN: ContextVar[bool] = ContextVar("verbs are run one after the other by another verb", default=False)
+
+
+@contextmanager
+def driven() -> Iterator[None]:
+    """While this block runs, a verb shows no next command: the program runs it by itself.
+
+    Example: with driven(): ingest(common=common)
+    """
+    token = _DRIVEN.set(True)
+    try:
+        yield
+    finally:
+        _DRIVEN.reset(token)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +149,7 @@ class Job:
         else:
             for path in wrote:
                 self.screen.wrote(path, (notes or {}).get(path, _size(path)))
-            if next_command:
+            if next_command and not _DRIVEN.get():
                 self.screen.next(next_command)
         listed = [str(path) for path in wrote]
         self.screen.result({**result, "dry_run": self.dry_run, "would_write" if self.dry_run else "wrote": listed, "next": next_command})

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from types import FrameType
 
 from cyclopts import App, Parameter
 
@@ -88,6 +90,13 @@ def run(argv: Sequence[str]) -> int:
         return report(error, as_json=as_json, debug=debug)
 
 
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """What SIGTERM does: the same as Ctrl-C, once - a second one (`timeout` sends two) would cut short what ends the children."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """The `recompose` command."""
+    signal.signal(signal.SIGTERM, _interrupt)
     sys.exit(run(sys.argv[1:]))

@@ -104,7 +104,8 @@ def load_examples(job: Job, tokenizer: Any) -> Dataset:
 def _new_run(job: Job, data: Dataset, name: str) -> RunDir:
     settings = [word for key, value in dotted_settings().items() for word in (f"--{key}", value)]
     files = [word for path in job.loaded.files for word in ("-c", str(path.absolute()))]
-    command = shlex.join(["recompose", "train", *files, "-o", str(job.work.absolute()), *settings])
+    named = ["--name", name] if name else []
+    command = shlex.join(["recompose", "train", *named, *files, "-o", str(job.work.absolute()), *settings])
     inputs = [(job.examples / EXAMPLES, len(data.examples)), (job.examples / PAIRS, len(data.pairs)), (job.examples / FOLDER, 1)]
     inputs = inputs if data.meta else []
     seed = stage_seed(job.config.seed, "train")

@@ -24,16 +24,18 @@ def show_plan(job: Job, data: Dataset) -> dict[str, Any]:
         "hint": settings.hint.weight,
         "preference": settings.preference.weight,
     }
+    imported = not rollouts.env or settings.lm_ce.weight > 0  # as in training/loop.py: of imported examples only anchors are drawn else
     units = {
         "policy": sum(len(action.logprobs) for e in data.examples for action in e.actions),
         "lm_ce": sum(b - a for e in data.examples for a, b in e.trained),
-        "hint": sum(len(v.target_ids) for e in data.examples for v in e.hints),
+        "hint": sum(len(v.target_ids) for e in data.examples for v in e.hints) if imported else 0,
         "preference": len(data.pairs) + sum(len(e.anchored) for e in data.examples) * (settings.preference.anchor > 0),
     }
     played = rollouts.groups * rollouts.group_size if rollouts.env else 0
-    by_play = {"policy": f"{played} rollouts a step", "hint": f"at most {rollouts.hint_sites} sites a step"} if played else {}
+    by_play = {"policy": f"{played} rollouts a step", "hint": f"at most {rollouts.hint_sites} sites a step of rollouts"} if played else {}
+    shown = {"hint": f"{units['hint']} imported"} if played else {}
     job.screen.table(
-        [(name, weights[name], units[name], "off" if weights[name] == 0 else by_play.get(name, "")) for name in CHANNELS],
+        [(name, weights[name], shown.get(name, units[name]), "off" if weights[name] == 0 else by_play.get(name, "")) for name in CHANNELS],
         head=("channel", "weight", "tokens, or pairs and anchors", ""),
     )
     _say_plan(job, data, played=played)
@@ -107,8 +109,18 @@ def step_text(line: Mapping[str, Any], *, left_s: float) -> str:
 
 def show_event(job: Job, event: Mapping[str, Any]) -> None:
     """A warning at once; the rest with --verbose."""
-    facts = ", ".join(f"{k} {v}" for k, v in event.items() if k not in ("t", "kind", "attempt"))
     if event["kind"] in ("starved", "dead", "drift", "restored"):
-        job.screen.line(f" WARNING  {event['kind']}: {facts}", style="bold red")
+        job.screen.line(f" WARNING  {event_text(event)}", style="bold red")
     else:
-        job.screen.detail(f" event    {event['kind']}: {facts}")
+        job.screen.detail(f" event    {event_text(event)}")
+
+
+def event_text(event: Mapping[str, Any]) -> str:
+    """An event in one line, its numbers to four digits.
+
+    >>> event_text({"t": 1.0, "kind": "drift", "step": 5, "measure": "rollouts/entropy", "value": 0.0123685909, "start": 0.005})
+    'drift: step 5, measure rollouts/entropy, value 0.01237, start 0.005 (a warning, nothing is stopped)'
+    """
+    told = [f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in event.items() if k not in ("t", "kind", "attempt")]
+    stops = " (a warning, nothing is stopped)" if event["kind"] == "drift" else ""
+    return f"{event['kind']}: {', '.join(told)}{stops}"
