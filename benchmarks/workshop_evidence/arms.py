@@ -23,6 +23,8 @@ _NO_POLICY = ("--train.policy.weight", "0")
 _NO_HINT = ("--train.hint.weight", "0")
 _NO_PREFERENCE = ("--train.preference.weight", "0")
 _POLICY, _HINT, _PREFERENCE = (*_NO_HINT, *_NO_PREFERENCE), (*_NO_POLICY, *_NO_PREFERENCE), (*_NO_POLICY, *_NO_HINT)
+# Preference alone needs no rollouts: they would only be counted. Six sessions a step bring their anchors, as in the demo.
+_UNPLAYED = ("--rollouts.env", "", "--train.batch_examples", "6", "--train.preference.batch_anchors", "0")
 _RULES = ("--train.health.max_kl", "0.3", "--train.health.monitor_tasks", "48", "--train.health.monitor_every", "5")
 _CLONE = ("--train.preference.objective", "clone", "--train.preference.anchor", "0")
 
@@ -48,7 +50,9 @@ def _nulled(how: str) -> tuple[str, ...]:
 ARMS: Mapping[str, Arm] = {
     "more_sft": Arm(text="more cross-entropy on the same careless logs; no rollouts", flags=CONTROLS["more_sft"], levels=LEVELS),
     "placebo": Arm(text="all three channels, all three signals nulled", flags=PLACEBO, levels=LEVELS, like=AFTER),
-    "clone": Arm(text="cross-entropy on the chosen actions of the pairs, no rejected side, no anchors", flags=(*_PREFERENCE, *_CLONE)),
+    "clone": Arm(
+        text="cross-entropy on the chosen actions of the pairs, no rejected side, no anchors", flags=(*_PREFERENCE, *_UNPLAYED, *_CLONE)
+    ),
     "policy": Arm(text="policy channel alone", flags=_POLICY, levels=LEVELS),
     "policy_placebo": Arm(
         text="policy alone, rewards permuted across groups", flags=(*_POLICY, *_nulled("permuted_rewards")), like="policy"
@@ -64,20 +68,15 @@ ARMS: Mapping[str, Arm] = {
     "hint_ema": Arm(
         text="hint alone, the teacher is a slow average of the weights", flags=(*_HINT, "--train.hint.teacher", "ema"), like="hint"
     ),
-    "preference": Arm(text="preference channel alone", flags=_PREFERENCE, levels=LEVELS),
+    "preference": Arm(text="preference channel alone", flags=(*_PREFERENCE, *_UNPLAYED), levels=LEVELS),
     "preference_placebo": Arm(
-        text="preference alone, sides swapped with p = 1/2", flags=(*_PREFERENCE, *_nulled("swapped_pairs")), like="preference"
+        text="preference alone, sides swapped with p = 1/2", flags=(*_PREFERENCE, *_UNPLAYED, *_nulled("swapped_pairs")), like="preference"
     ),
     "hint_policy": Arm(text="hint and policy", flags=_NO_PREFERENCE),
     "hint_preference": Arm(text="hint and preference", flags=_NO_POLICY),
     "policy_preference": Arm(text="policy and preference", flags=_NO_HINT),
-    "collapse": Arm(
-        text="hint alone, live teacher, ten times the learning rate, no stop rules",
-        flags=(*_HINT, "--train.hint.teacher", "live", "--train.learning_rate", "5e-3"),
-        like=AFTER,
-    ),
     "collapse_stopped": Arm(
-        text="the same with the rules of training/health.py at their defaults: stopped and put back",
+        text="hint alone, live teacher, ten times the learning rate: what the rules of training/health.py are for",
         flags=(*_HINT, "--train.hint.teacher", "live", "--train.learning_rate", "5e-3", *_RULES),
         like=AFTER,
         stops=True,
@@ -88,17 +87,17 @@ ARMS: Mapping[str, Arm] = {
 
 STEPS_OF: Mapping[str, int] = {
     AFTER: STEPS,
-    "more_sft": 56,
-    "clone": 44,
-    "policy": 38,
-    "hint": 30,
-    "preference": 31,
-    "hint_policy": 24,
-    "hint_preference": 23,
-    "policy_preference": 26,
+    "more_sft": 40,
+    "clone": 30,
+    "policy": 23,
+    "hint": 22,
+    "preference": 30,
+    "hint_policy": 20,
+    "hint_preference": 21,
+    "policy_preference": 21,
 }
-"""From CPU-seconds of a loaded machine, start and each step: all three 21 and 3.3, policy 12 and 1.9, hint 14 and 2.4, preference 15 and
-2.3, clone 12 and 1.7, more_sft 6 and 1.4; a pair costs its parts. What each arm really cost stands in its row."""
+"""Chosen for about the CPU-seconds of `after`, but for three that need no rollouts and get fewer: more_sft, clone and preference, whose
+few logs and pairs would only be learnt by heart (30 steps are three passes over the pairs). What each arm cost stands in its row."""
 
 
 def steps_of(name: str, *, scale: float = 1.0) -> int:

@@ -59,8 +59,9 @@ Read this first:
   Intervals are 95 %, by resampling tasks within seeds: they treat the seeds as given. The second uncertainty is the spread between seeds,
   which is printed in every row.
 - **Fresh tasks.** Evaluation seed {about["evaluation_seed"]}, which no setting was chosen with; no hint stands in any evaluated context.
-- **Equal compute.** The steps of the arms were chosen by CPU-seconds, not by results: {_spread(evidence)}. A
-  placebo has the steps of the arm it belongs to. All arms but `more_sft` play rollouts in every step, because the health rules need them.
+- **Equal compute.** The steps of most arms were chosen by CPU-seconds: {_spread(evidence)}. `more_sft`, `clone` and `preference`
+  play no rollouts and get fewer CPU-seconds than the others: 30 to 40 passes over a few logs or pairs. A placebo has the steps of the arm
+  it belongs to. No health rule ends an arm here, but for `collapse_stopped`.
 - **Many comparisons.** No correction is made for their number: of twenty differences that are none, one interval is expected to
   exclude zero."""
 
