@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from composer_replication.core.errors import SessionError
-from composer_replication.core.trace import Session, Text, Turn
+from composer_replication.core.trace import Session, Text, ToolCall, Turn
 from composer_replication.data.ingestion.claude_code import ingest
 from composer_replication.data.ingestion.find import find_logs
+from composer_replication.data.replay.ask import failed_turns
 from composer_replication.rollouts.envs.workshop.demonstrators import FAMILIES, teacher_turn
 from composer_replication.rollouts.envs.workshop.env import WorkshopEnv
 from composer_replication.rollouts.envs.workshop.recorded import recorded, task_of, was_recorded_here
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.teachers import ask_scripted
+from composer_replication.rollouts.envs.workshop.teachers import ask_scripted, fails_here
 from composer_replication.rollouts.record import record_logs, renders_to
 from composer_replication.rollouts.sampler import Sampling
 from tests.rollouts.small_world import parroted, tiny
@@ -116,6 +117,20 @@ def test_the_teachers_answer_in_the_state_of_that_turn(sessions: list[Session], 
         assert [answer.turn.blocks for answer in answers] == [teacher_turn(env, family=family).blocks for family in FAMILIES]
         assert {answer.site_id for answer in answers} == {f"{session.id}:{number}:-"}
         env.reply(turn)
+
+
+def test_a_message_is_tried_in_the_state_of_its_turn(sessions: list[Session], sandbox: Sandbox) -> None:
+    """The recorded message fails there exactly if it did in the log, and a tool that nobody offers always does."""
+    seen: set[bool] = set()
+    for session in sessions[:12]:
+        failed = failed_turns(session)
+        for number, turn in enumerate(session.turns):
+            if turn.role == "assistant" and turn.calls:
+                seen.add(number in failed)
+                assert fails_here(session, number, turn, sandbox) == (number in failed)
+                wrong = replace(turn, blocks=(ToolCall("x", "no_such_tool", {}),))
+                assert fails_here(session, number, wrong, sandbox)
+    assert seen == {True, False}
 
 
 def test_what_a_log_cannot_hold_is_left_out_and_counted(tmp_path: Path, sandbox: Sandbox) -> None:

@@ -12,18 +12,19 @@ from composer_replication.core.codec import read_sessions, record_to_json
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.site import Anchor, Answer, Preference
-from composer_replication.core.trace import Session
+from composer_replication.core.trace import Session, Turn
 from composer_replication.data.replay.ask import Asked
 from composer_replication.data.replay.ask import replay as ask_all
 from composer_replication.rollouts.envs.workshop.recorded import was_recorded_here
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.teachers import ask_scripted
+from composer_replication.rollouts.envs.workshop.teachers import ask_scripted, fails_here
 
 MEANINGS = {
     "pair": "others agree on another action: a preference",
     "agreed": "others did the same: an anchor",
     "no_consensus": "others do not agree among themselves: an anchor",
     "outvoted": "most others did something else, too few for a pair",
+    "chosen_fails": "others agree on an action that raises an error here: no preference",
     "after_error": "the turn after an error, where the environment had already answered",
     "erred": "its own call raised an error: never an anchor",
     "too_few_families": "fewer than two families answered",
@@ -65,11 +66,16 @@ def _ask(job: Job) -> list[Asked]:
             fix="leave replay out for these logs (real teachers come with a later version), or give pairs of your own: build.pairs",
         )
     with Sandbox() as sandbox:
-        return list(ask_all(sessions, partial(answers, sandbox=sandbox), min_families=settings.min_families))
+        ask, fails = partial(answers, sandbox=sandbox), partial(_fails, sandbox=sandbox)
+        return list(ask_all(sessions, ask, min_families=settings.min_families, fails=fails))
 
 
 def _scripted(session: Session, turn: int, *, sandbox: Sandbox) -> tuple[Answer, ...]:
     return ask_scripted(session, turn, sandbox)
+
+
+def _fails(session: Session, turn: int, message: Turn, *, sandbox: Sandbox) -> bool:
+    return fails_here(session, turn, message, sandbox)
 
 
 def _show(job: Job, asked: list[Asked], answers: list[Answer], pairs: list[Preference]) -> dict[str, Any]:

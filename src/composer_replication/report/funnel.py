@@ -19,7 +19,7 @@ from composer_replication.core.site import Hint, Site
 from composer_replication.report.words import ANSWERED, CATEGORIES, FILES, FLAT, REASONS, UNUSED
 
 TRAINED = ("mistake", "recovery")
-NO_RESULT = ("outvoted", "after_error", "erred", "too_few_families")
+NO_RESULT = ("outvoted", "chosen_fails", "after_error", "erred", "too_few_families")
 """Outcomes of turns that were asked about and gave neither a pair nor an anchor."""
 UNEXPLAINED = "not accounted for by the files"
 

@@ -59,6 +59,7 @@ ANSWERED = {
     "agreed": "others did the same: an anchor",
     "no_consensus": "others do not agree among themselves: an anchor",
     "outvoted": "most others did something else, too few for a pair",
+    "chosen_fails": "others agree on an action that raises an error: no preference",
     "after_error": "the turn after an error, where the environment had already answered",
     "erred": "its own call raised an error: never an anchor",
     "too_few_families": "fewer than two families answered",

@@ -79,6 +79,20 @@ def test_nobody_is_asked_about_copied_silent_or_interrupted_messages() -> None:
     assert asked[0].result == NoResult(session_id="s1", turn=1, reason="copied")
 
 
+def test_an_action_that_raises_an_error_is_preferred_to_nothing() -> None:
+    better = call("c9", "other")
+    recorded = session(GO, call("c1", "look"), result("c1"), words("Done."))
+    tried: list[tuple[int, Turn]] = []
+
+    def fails(asked: Session, turn: int, message: Turn) -> bool:
+        tried.append((turn, message))
+        return True
+
+    asked = list(replay([recorded], lambda s, turn: told(better if turn == 1 else words("Done.")), min_families=3, fails=fails))
+    assert [one.outcome for one in asked] == ["chosen_fails", "agreed"]
+    assert [(turn, message.calls[0].name) for turn, message in tried] == [(1, "other")]  # only what would have become a pair
+
+
 def test_the_authors_family_is_left_out() -> None:
     recorded = session(GO, call("c1", "list"))
     asked = list(

@@ -19,12 +19,14 @@ from composer_replication.data.replay.agree import Verdict, agree, canonical
 
 Ask = Callable[[Session, int], tuple[Answer, ...]]
 """The asker: what each teacher would do at turn `turn` of a session, given the context the student had."""
+Fails = Callable[[Session, int, Turn], bool]
+"""Whether a message would raise an error at a turn, where that can be tried."""
 TIER = "exact"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoResult:
-    """Neither a preference nor an anchor at a turn; reasons: those of `Verdict`, and copied, interrupted."""
+    """Neither a preference nor an anchor at a turn; reasons: those of `Verdict`, and copied, interrupted, chosen_fails."""
 
     session_id: str
     turn: int
@@ -51,11 +53,18 @@ class Asked:
 
 
 def replay(
-    sessions: Iterable[Session], ask: Ask, *, min_families: int, family_of: Callable[[str | None], str] = lambda author: ""
+    sessions: Iterable[Session],
+    ask: Ask,
+    *,
+    min_families: int,
+    family_of: Callable[[str | None], str] = lambda author: "",
+    fails: Fails = lambda session, turn, chosen: False,
 ) -> Iterator[Asked]:
     """Every assistant turn of every session, in order, with its answers and what they amount to.
 
     `family_of` gives the family of a turn's author, whose answers do not count; "" = of none of the teachers' families.
+    `fails` tries a message where there is an environment to try it in: teachers may share a mistake, and what raises an error is
+    preferred to nothing.
     """
     for session in sessions:
         errors = failed_turns(session)
@@ -74,7 +83,10 @@ def replay(
                 after_error=follows_error(session, number),
                 erred=number in errors,
             )
-            yield Asked(session_id=session.id, turn=number, answers=answers, result=_result(session, number, verdict))
+            result = _result(session, number, verdict)
+            if isinstance(result, Preference) and fails(session, number, result.chosen):
+                result = _no(session, number, "chosen_fails")
+            yield Asked(session_id=session.id, turn=number, answers=answers, result=result)
 
 
 def failed_turns(session: Session) -> frozenset[int]:
