@@ -23,7 +23,7 @@ SUCCESS = {
 
 def summary(table: Mapping[str, Any]) -> list[str]:
     """Three lines: success by row; what the intervals support, of harm as well; that the mistakes were planted."""
-    paired = table["paired"]
+    paired = [*table["paired"], *table.get("paired_measures", ())]
     rows = ", ".join(f"{row['name']} {row['success']:.2f}" for row in table["rows"])
     return [
         f"Success on {table['n']} unseen tasks: {rows}.",

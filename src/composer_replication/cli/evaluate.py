@@ -48,7 +48,7 @@ def evaluate(
     after = player_of(folder, name=AFTER)
     others = [player_of(open_run(run_folder(job, where)), name=name) for name, where in map(_named, against)]
     players = [start_of(after), after, *others]
-    notes, seed = check_players(after, others), stage_seed(job.config.seed, "evaluate")
+    notes, seed = check_players(after, others), stage_seed(job.config.seed, "evaluation")
     settings = job.config.evaluate
     job.screen.line(f" {folder.path.name}: {settings.tasks} {settings.split} tasks for each of {', '.join(p.name for p in players)}")
     wrote = [folder.evaluation_json, *(_episodes(folder, player) for player in players)]

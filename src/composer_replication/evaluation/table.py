@@ -51,7 +51,8 @@ def evaluation_table(
     watched = [WATCHED] if settings.split == "monitor" else []
     return {
         "rows": [row(name, rows[name], targeted=settings.targeted_kinds, draws=draws) for name in names],
-        "paired": sorted(pairs, key=lambda entry: "metric" in entry),
+        "paired": [entry for entry in pairs if "metric" not in entry],
+        "paired_measures": [entry for entry in pairs if "metric" in entry],
         "notes": [LEVELS[settings.level].text, HINTS_ARE_TAUGHT, HOW_MEASURED, *watched, *notes],
         "seed": seed,
         "split": settings.split,

@@ -2,6 +2,7 @@
 
     {"rows": [{"name": "after", "n": 200, "success": 0.58, "success_low": 0.51, "success_high": 0.65, ...}],
      "paired": [{"a": "after", "b": "before", "difference": 0.27, "low": 0.19, "high": 0.35}],
+     "paired_measures": [{..., "metric": "C_made"}],                         differences in other measures than success; optional
      "notes": ["..."]}                                                       notes are optional, and shown as they are
 
 A claim needs the paired intervals of after - before and of after - placebo to exclude zero, both on the same side.
@@ -30,8 +31,10 @@ def read_evaluation(path: Path) -> dict[str, Any] | None:
         value = json.loads(path.read_bytes())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"not JSON: {error}", where=str(path), fix="run the evaluation again") from error
-    rows, paired = (value.get(name, ()) if isinstance(value, dict) else () for name in ("rows", "paired"))
-    if not _is_rows(rows, ("name",)) or not _is_rows(paired, ("a", "b", "difference", "low", "high")):
+    rows, success, measures = (value.get(name, ()) if isinstance(value, dict) else () for name in ("rows", "paired", "paired_measures"))
+    listed = isinstance(success, list) and isinstance(measures, (list, tuple))
+    paired = [*success, *measures] if listed else []
+    if not listed or not _is_rows(rows, ("name",)) or not _is_rows(paired, ("a", "b", "difference", "low", "high")):
         fix = 'it holds {"rows": [{"name", ...}], "paired": [{"a", "b", "difference", "low", "high"}]}: run the evaluation again'
         raise DataError("not an evaluation", where=str(path), fix=fix)
     for pair in paired:
@@ -39,7 +42,7 @@ def read_evaluation(path: Path) -> dict[str, Any] | None:
         if not all(map(_is_number, numbers)) or numbers != sorted(numbers):
             what = f"{pair['a']} - {pair['b']} is no interval around a difference: {numbers}"
             raise DataError(what, where=str(path), fix="run the evaluation again")
-    rest = {key: inner for key, inner in value.items() if key not in ("rows", "paired", "notes", "weights_sha256")}
+    rest = {key: inner for key, inner in value.items() if key not in ("rows", "paired", "paired_measures", "notes", "weights_sha256")}
     notes = [str(note) for note in value.get("notes", ())]
     return {"rows": rows, "paired": paired, "notes": notes, "about": dict(flat(rest)), "verdict": verdict(paired)}
 
