@@ -111,14 +111,19 @@ def level_left_out(evidence: Evidence) -> None:
         (settings, "other settings"),
         (trial, "a trial"),
         (fewer_seeds, "1 seeds"),
-        (arm_left_out, "not run: hint_live"),
-        (level_left_out, "has no level 2"),
     ],
 )
 def test_evidence_of_something_else_is_stale(checkout: Path, evidence: Evidence, change: Callable[[Evidence], None], words: str) -> None:
     change(evidence)
     write(checkout, evidence)
     assert any(words in line for line in problems(checkout)), problems(checkout)
+
+
+@pytest.mark.parametrize(("change", "words"), [(arm_left_out, "- level 1: hint_live"), (level_left_out, "- level 2: all of it")])
+def test_the_page_says_which_arms_were_not_run(evidence: Evidence, change: Callable[[Evidence], None], words: str) -> None:
+    assert "Not run yet" not in render(evidence)
+    change(evidence)
+    assert "**Not run yet**" in render(evidence) and words in render(evidence)
 
 
 def test_a_page_that_was_edited_by_hand_is_found(checkout: Path) -> None:
