@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from composer_replication.cli import demo_controls
-from composer_replication.cli.demo import check_folder
 from composer_replication.cli.demo_controls import Controls
 from composer_replication.cli.demo_settings import SETTINGS
+from composer_replication.cli.demo_student import check_folder
 from composer_replication.core.errors import ConfigError
 from tests.cli.workspace import files, recompose
 

@@ -13,7 +13,7 @@ from composer_replication.cli.build import build
 from composer_replication.cli.demo_controls import Controls
 from composer_replication.cli.demo_settings import AFTER, CONTROLS, SETTINGS, STEPS
 from composer_replication.cli.demo_stages import Stages
-from composer_replication.cli.demo_student import NUM_LOGS, STUDENT, record, shipped, warm_up
+from composer_replication.cli.demo_student import NUM_LOGS, STUDENT, check_folder, record, shipped, warm_up
 from composer_replication.cli.demo_text import command, summary
 from composer_replication.cli.evaluate import evaluate
 from composer_replication.cli.flags import Common
@@ -25,7 +25,7 @@ from composer_replication.cli.replay import replay
 from composer_replication.cli.report import report
 from composer_replication.cli.sites import sites
 from composer_replication.cli.train import train
-from composer_replication.core.errors import ConfigError, need
+from composer_replication.core.errors import need
 
 FOLDER = Path("demo")
 
@@ -73,18 +73,6 @@ def demo(*, from_scratch: bool = False, logs_only: bool = False, logs: int = NUM
     return _run(stages, folder, start=start)
 
 
-def check_folder(folder: Path, config: Path) -> None:
-    """Refuse a folder with files that no demo made: the demo overwrites its settings and its logs.
-
-    Example: check_folder(Path("my_project"), Path("my_project/recompose.toml")) raises ConfigError
-    """
-    if not folder.exists() or not any(folder.iterdir()):
-        return
-    first = config.read_text("utf-8", "replace").partition("\n")[0] if config.is_file() else ""
-    if not first.startswith(SETTINGS.partition(":")[0]):
-        raise ConfigError(f"{folder} holds files that no demo made", where=str(folder), fix="choose another folder with -o")
-
-
 def _run(stages: Stages, folder: Path, *, start: float) -> int:
     """Every verb from ingest to report; ends with three lines, the page and the next command."""
     job, runs = stages.job, folder / "runs"
@@ -128,6 +116,5 @@ def _end(stages: Stages, run: Path, *, start: float) -> int:
     job.screen.line(f"\n The demo is done in {time.monotonic() - start:.0f} s.", style="bold")
     for line in summary(table):
         job.screen.line(f" {line}")
-    return job.finish(
-        {**table, "seconds": stages.seconds}, wrote=[run / "report.html"], next_command=f"{command()} ingest ~/.claude/projects"
-    )
+    told, page = {**table, "seconds": stages.seconds}, run / "report.html"
+    return job.finish(told, wrote=[page], next_command=f"{command()} ingest ~/.claude/projects")

@@ -7,9 +7,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from composer_replication.cli.demo_settings import SETTINGS
 from composer_replication.cli.job import Job
 from composer_replication.core.config.base import stage_seed
-from composer_replication.core.errors import DataError
+from composer_replication.core.errors import ConfigError, DataError
 
 STUDENT = "workshop_student"
 NUM_LOGS, SLACK = 192, 3
@@ -80,3 +81,15 @@ def warm_up(job: Job, folder: Path) -> Path:
     told = f"success {made['success']:.3f}; the one that ships: {ships['measured']['success']:.3f} [{low:.3f}, {high:.3f}]"
     job.screen.line(f" student  {told}: {'inside' if inside else 'OUTSIDE'} its interval", style="" if inside else "bold yellow")
     return folder
+
+
+def check_folder(folder: Path, config: Path) -> None:
+    """Refuse a folder with files that no demo made: the demo overwrites its settings and its logs.
+
+    Example: check_folder(Path("my_project"), Path("my_project/recompose.toml")) raises ConfigError
+    """
+    if not folder.exists() or not any(folder.iterdir()):
+        return
+    first = config.read_text("utf-8", "replace").partition("\n")[0] if config.is_file() else ""
+    if not first.startswith(SETTINGS.partition(":")[0]):
+        raise ConfigError(f"{folder} holds files that no demo made", where=str(folder), fix="choose another folder with -o")
