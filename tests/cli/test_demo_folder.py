@@ -27,8 +27,8 @@ def run(argv):
     with demo_controls.Controls(Path("x.toml"), {"a": (), "b": ()}, log=Path(sys.argv[1])) as controls:
         while not controls._children:
             time.sleep(0.01)
-        print(controls._children[0].pid, flush=True)
         try:
+            print(controls._children[0].pid, flush=True)
             time.sleep(60)
         except KeyboardInterrupt:
             print("interrupted", flush=True)
