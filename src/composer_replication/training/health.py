@@ -6,9 +6,9 @@ its divergence both went to 0 with success), so what is judged is the policy:
 
     kl              mean KL(student || start) per sampled token is above max_kl
     unresolvable    in two steps in a row at least max_unresolvable of the calls were malformed or named what is not there
-    monitor         success on the monitor tasks fell by more than max_monitor_loss of its start, and by more than two standard errors
+    monitor         success on the monitor tasks fell by more than max_monitor_loss of the best so far, and by two standard errors
 
-A checkpoint is good where no rule was past half of its limit; on a stop the newest good one is put back (training/restore.py). The
+A checkpoint is good where no rule was past half of its limit; on a stop the newest good one is put back (training/guard.py). The
 rates of valid and of state-changing calls, entropy and length are compared with the run's first step: they warn and stop nothing.
 """
 
