@@ -26,6 +26,7 @@ _POLICY, _HINT, _PREFERENCE = (*_NO_HINT, *_NO_PREFERENCE), (*_NO_POLICY, *_NO_P
 # Preference alone needs no rollouts: they would only be counted. Six sessions a step bring their anchors, as in the demo.
 _UNPLAYED = ("--rollouts.env", "", "--train.batch_examples", "6", "--train.preference.batch_anchors", "0")
 _RULES = ("--train.health.max_kl", "0.3", "--train.health.monitor_tasks", "48", "--train.health.monitor_every", "5")
+_COLLAPSE = (*_HINT, "--train.hint.teacher", "live", "--train.learning_rate", "5e-3")
 _CLONE = ("--train.preference.objective", "clone", "--train.preference.anchor", "0")
 
 
@@ -75,9 +76,10 @@ ARMS: Mapping[str, Arm] = {
     "hint_policy": Arm(text="hint and policy", flags=_NO_PREFERENCE),
     "hint_preference": Arm(text="hint and preference", flags=_NO_POLICY),
     "policy_preference": Arm(text="policy and preference", flags=_NO_HINT),
+    "collapse": Arm(text="hint alone, live teacher, ten times the learning rate, and no rule", flags=_COLLAPSE, like=AFTER),
     "collapse_stopped": Arm(
-        text="hint alone, live teacher, ten times the learning rate: what the rules of training/health.py are for",
-        flags=(*_HINT, "--train.hint.teacher", "live", "--train.learning_rate", "5e-3", *_RULES),
+        text="the same with the rules of training/health.py",
+        flags=(*_COLLAPSE, *_RULES),
         like=AFTER,
         stops=True,
     ),

@@ -34,6 +34,10 @@ QUESTIONS: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (
     ),
     ("Is the mistaken message the right place for the hint", (("hint", "wrong_site"),)),
     ("Which teacher, at the same learning rate", (("hint", "hint_live"), ("hint", "hint_ema"))),
+    (
+        "Do the stop rules save a policy that collapses",
+        (("collapse", BEFORE), ("collapse_stopped", BEFORE), ("collapse_stopped", "collapse")),
+    ),
 )
 REQUIRED = ((AFTER, 0.75), ("hint", 0.3))
 """To what share of `before` the hinted mistakes have to fall."""
@@ -62,6 +66,8 @@ Read this first:
 - **Equal compute.** The steps of most arms were chosen by CPU-seconds: {_spread(evidence)}. `more_sft`, `clone` and `preference`
   play no rollouts and get fewer CPU-seconds than the others: 30 to 40 passes over a few logs or pairs. A placebo has the steps of the arm
   it belongs to. No health rule ends an arm here, but for `collapse_stopped`.
+- **One looser rule.** The demo stops at a KL to the start of 0.6 nats per token, not at the usual 0.3: three habits are changed on
+  purpose, and a healthy run of all three channels was seen to reach 0.35. `collapse_stopped` has the usual limit.
 - **Many comparisons.** No correction is made for their number: of twenty differences that are none, one interval is expected to
   exclude zero."""
 

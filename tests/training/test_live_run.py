@@ -237,7 +237,9 @@ def test_a_broken_rule_puts_the_last_good_weights_back(tmp_path: Path, world: Wo
     (event,) = (e for e in run.events() if e["kind"] == "restored")
     assert (event["rule"], event["value"], event["limit"], event["restored"], event["step"]) == ("kl", 0.5, 0.3, 2, 4)
     assert event["set_aside"] == ["rejected_step_000004"]
-    assert [(e["step"], e["good"]) for e in run.events() if e["kind"] == "checkpoint"] == [(0, True), (2, True), (4, False)]
+    kept = [e for e in run.events() if e["kind"] == "checkpoint"]
+    assert [(e["step"], e["good"]) for e in kept] == [(0, True), (2, True), (4, False)]
+    assert [e.get("health/kl") for e in kept] == [None, 0.02, 0.2]  # of the weights that were written, not of those before
 
 
 def test_the_start_is_good_where_nothing_else_is(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,3 +125,5 @@ def test_what_is_imported_follows_the_setting() -> None:
     assert hints != examples and sides != pairs
     with pytest.raises(ConfigError, match="neutral hints cannot be put"):
         null_data(examples, pairs, settings=TrainSettings(placebo=("neutral_hints",)), seed=1)
+    unused = null_data(examples, pairs, settings=TrainSettings(placebo=("neutral_hints",)), seed=1, imported=False)
+    assert unused == (examples, pairs)  # beside live rollouts these views are never trained

@@ -78,7 +78,7 @@ def train(
         raise DataError("this run has taken steps already", where=str(run.path), fix="resume it, or start a new run")
     accelerator = Accelerator()
     trainer = make_trainer(config, student=student, accelerator=accelerator)
-    sampler = _sampler(config, *null_data(examples, pairs, settings=settings, seed=config.seed), imported=imported)
+    sampler = _sampler(config, *null_data(examples, pairs, settings=settings, seed=config.seed, imported=imported), imported=imported)
     identity = {"data_sha256": data_sha256(examples, pairs), "start_sha256": weights_sha256(student.model)}
     journal = Journal(run=run, main=accelerator.is_main_process, on_step=on_step, on_event=on_event)
     guard = Guard.of(trainer, live=live, journal=journal) if live is not None else None
@@ -106,9 +106,8 @@ def train(
             if last and sites:
                 journal.tokens(done, _watch(trainer, sites))
             if done % settings.checkpoint_every == 0 or last:
-                if guard is not None and made is not None:
-                    guard.judge(made, steps=done, last=last)
-                _checkpoint(trainer, journal, done, identity, guard)
+                facts = guard.judge(made, steps=done, last=last) if guard is not None and made is not None else {}
+                _checkpoint(trainer, journal, done, identity, guard, facts=facts)
     kept = run.checkpoints()
     statuses: dict[str, Status] = {name: line[f"{name}/status"] for name in CHANNELS} if line else {}
     return TrainResult(run=run, steps=settings.steps, statuses=statuses, metrics=line, checkpoint=kept[-1][1] if kept else None)
@@ -154,8 +153,16 @@ def _start_watching(trainer: Trainer, journal: Journal, sites: list[TrainingExam
     journal.tokens(step, _watch(trainer, sites))
 
 
-def _checkpoint(trainer: Trainer, journal: Journal, step: int, identity: Mapping[str, str], guard: Guard | None) -> None:
-    """Weights, optimiser, channel means and health after `step` steps; the main rank writes."""
+def _checkpoint(
+    trainer: Trainer,
+    journal: Journal,
+    step: int,
+    identity: Mapping[str, str],
+    guard: Guard | None,
+    *,
+    facts: Mapping[str, float] | None = None,
+) -> None:
+    """Weights, optimiser, channel means and health after `step` steps; the main rank writes. `facts` were measured of these weights."""
     judged = {} if guard is None else {"good": guard.health.good}
     if journal.main:
         means = {name: [mean.total, mean.weight] for name, mean in trainer.means.items()}
@@ -165,7 +172,7 @@ def _checkpoint(trainer: Trainer, journal: Journal, step: int, identity: Mapping
         keep = trainer.settings.keep_checkpoints
         what = {"student": trainer.student, "optimiser": trainer.optimiser, "extra": trainer.extra_tensors()}
         save_checkpoint(journal.run, step, state=state, keep=keep, **what)
-    journal.event("checkpoint", step=step, **judged)
+    journal.event("checkpoint", step=step, **judged, **(facts or {}))
     trainer.accelerator.wait_for_everyone()
 
 

@@ -136,14 +136,15 @@ def shuffle_views(examples: Sequence[TrainingExample], *, seed: int) -> list[Tra
 
 
 def null_data(
-    examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair], *, settings: TrainSettings, seed: int
+    examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair], *, settings: TrainSettings, seed: int, imported: bool = True
 ) -> tuple[list[TrainingExample], list[PreferencePair]]:
     """What was imported, with the placebos that apply to it; without one, the very same items.
 
-    Raises ConfigError for neutral hints in views that are built already: their text is no longer there to be measured and replaced.
+    `imported` says whether imported examples are trained at all: beside live rollouts they may only bring their anchors.
+    Raises ConfigError for neutral hints in trained views that are built already: their text is not there to be measured and replaced.
     """
     examples, pairs = list(examples), list(pairs)
-    if "neutral_hints" in settings.placebo and settings.hint.weight and any(e.hints for e in examples):
+    if "neutral_hints" in settings.placebo and imported and settings.hint.weight and any(e.hints for e in examples):
         raise ConfigError(
             "neutral hints cannot be put into views that are built already",
             where="train.placebo",

@@ -95,12 +95,6 @@ def test_the_hints_are_those_that_the_hint_channel_writes(sandbox: Sandbox) -> N
     assert met == set(HINTED)
 
 
-def _certain():
-    import random
-
-    return random.Random(0)
-
-
 def test_lessons_are_training_tasks_and_the_same_for_a_seed() -> None:
     again = make_lesson("test:3", habits=Habits(), tests=Reckoner())
     assert again == LESSONS[3] != LESSONS[4]
@@ -119,3 +113,20 @@ def test_the_reckoner_says_what_the_sandbox_says(sandbox: Sandbox) -> None:
 def test_the_reckoner_refuses_lines_that_no_task_holds() -> None:
     with pytest.raises(ValueError, match="not a line"):
         Reckoner().run({"a.py": "x = open('/etc/passwd')\n"}, [("a.py", "x")])
+
+
+def test_led_lessons_go_past_the_habits_and_do_not_train_what_they_replaced() -> None:
+    """Where a certain habit would have been wrong the right message stands, and is read, not learnt; all others are learnt."""
+    led = [make_lesson(f"led:{i}", habits=Habits(), tests=Reckoner(), led=1.0) for i in range(80)]
+    assert sum(bool(lesson.untrained) for lesson in led) > 60
+    for lesson in led:
+        tools = {tool.description: tool for tool in lesson.tools}
+        reader, editor = tools["Read a file."], tools["Replace a text in a file."]
+        habits: set[str] = set() if reader.name == LEGACY_READER else {reader.name}
+        habits |= set() if tuple(editor.parameters["properties"])[1:] == LEGACY_STYLE else {editor.name}
+        spoken = [i for i, turn in enumerate(lesson.turns) if turn.role == "assistant"]
+        called = {i: lesson.turns[i].calls[0].name for i in spoken if lesson.turns[i].calls}
+        listed_by_habit = {i for i in spoken[:1] if called.get(i) == tools["Find lines that hold a text."].name}
+        assert lesson.untrained == {i for i, name in called.items() if name in habits} | listed_by_habit
+        assert tools["List the files."].name not in called.values()
+        assert not any(is_mistake(lesson, lesson.turns[i], kind) for i in spoken for kind in HINTED)
