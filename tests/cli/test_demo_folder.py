@@ -52,6 +52,13 @@ def test_a_folder_of_somebody_is_refused_and_left_as_it_is(tmp_path: Path, setti
     assert {name: (mine / name).read_text("utf-8") for name in files(mine)} == before
 
 
+@pytest.mark.parametrize("words", [("--work_dir", "other"), ("--student.model", "tiny"), ("--ingest.logs", "mine")])
+def test_settings_that_the_demo_chooses_itself_are_refused(tmp_path: Path, words: tuple[str, str]) -> None:
+    said = recompose("demo", "--logs-only", "--logs", "2", *words, cwd=tmp_path)
+    assert said.code == 2 and words[0] in said.err and "-o names another folder" in said.err
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_new_folder_an_empty_one_and_that_of_a_demo_are_taken(tmp_path: Path) -> None:
     config = tmp_path / "demo" / "recompose.toml"
     check_folder(config.parent, config)

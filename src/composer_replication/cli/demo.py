@@ -13,10 +13,10 @@ from composer_replication.cli.build import build
 from composer_replication.cli.demo_controls import Controls
 from composer_replication.cli.demo_settings import AFTER, CONTROLS, SETTINGS, STEPS
 from composer_replication.cli.demo_stages import Stages
-from composer_replication.cli.demo_student import NUM_LOGS, STUDENT, check_folder, record, shipped, warm_up
+from composer_replication.cli.demo_student import NUM_LOGS, STUDENT, check_flags, check_folder, record, shipped, warm_up
 from composer_replication.cli.demo_text import command, summary
 from composer_replication.cli.evaluate import evaluate
-from composer_replication.cli.flags import Common
+from composer_replication.cli.flags import Common, dotted_settings
 from composer_replication.cli.hints import hints
 from composer_replication.cli.ingest import ingest
 from composer_replication.cli.job import open_job
@@ -47,6 +47,7 @@ def demo(*, from_scratch: bool = False, logs_only: bool = False, logs: int = NUM
     if common.config:
         fix = "leave -c out; single settings are given by their dotted names: --seed 11, --train.steps 30"
         raise UsageError("the demo writes its own settings and reads no other file", where="-c", fix=fix)
+    check_flags(dotted_settings())
     start = time.monotonic()
     folder = common.out if common.out is not None else FOLDER
     only_flags = (Path(os.devnull),)  # no settings: a recompose.toml above this folder is somebody's own, and would choose the seed
@@ -99,9 +100,8 @@ def _run(stages: Stages, folder: Path, *, start: float) -> int:
     shown = f"evaluate {AFTER} " + " ".join(f"--against {word}" for word in against)
     if code := stages(shown, lambda common: evaluate(str(runs / AFTER), against=against, common=common)):
         return _stopped(stages, "evaluate", code)
-    if code := stages(f"report {AFTER}", lambda common: report(str(runs / AFTER), common=common)):
-        return _stopped(stages, "report", code)
-    return _end(stages, runs / AFTER, start=start)
+    code = stages(f"report {AFTER}", lambda common: report(str(runs / AFTER), common=common))
+    return _stopped(stages, "report", code) if code else _end(stages, runs / AFTER, start=start)
 
 
 def _stopped(stages: Stages, shown: str, code: int) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from composer_replication.cli.demo_settings import SETTINGS
 from composer_replication.cli.job import Job
+from composer_replication.cli.problems import UsageError
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import ConfigError, DataError
 
@@ -93,3 +95,17 @@ def check_folder(folder: Path, config: Path) -> None:
     first = config.read_text("utf-8", "replace").partition("\n")[0] if config.is_file() else ""
     if not first.startswith(SETTINGS.partition(":")[0]):
         raise ConfigError(f"{folder} holds files that no demo made", where=str(folder), fix="choose another folder with -o")
+
+
+OWN = ("work_dir", "student.model", "ingest.logs", "rollouts.env")
+
+
+def check_flags(given: Iterable[str]) -> None:
+    """Refuse settings that the demo chooses itself: with another student or other logs it would be no demo, and would mix two folders.
+
+    Example: check_flags(["train.steps"]) is fine; check_flags(["student.model"]) raises UsageError
+    """
+    for name in OWN:
+        if name in given:
+            fix = "leave it out: -o names another folder, and `recompose init` begins a project with a student of your own"
+            raise UsageError("the demo has its own student, logs and folder", where=f"--{name}", fix=fix)
