@@ -16,7 +16,7 @@ from torch import Tensor
 from composer_replication.losses.divergence import jsd, kl_student_teacher, kl_teacher_student
 from composer_replication.losses.hint import hint_divergence
 
-GOLDEN = json.loads((Path(__file__).parent / "golden" / "jsd_dpo.json").read_text(encoding="utf-8"))
+GOLDEN = json.loads((Path(__file__).parent / "golden" / "losses.json").read_text(encoding="utf-8"))
 MASK = torch.tensor(GOLDEN["inputs"]["mask"], dtype=torch.bool)
 
 

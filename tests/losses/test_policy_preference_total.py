@@ -19,7 +19,7 @@ from composer_replication.losses.policy import clipped, dr_grpo, lm_ce, token_lo
 from composer_replication.losses.preference import dpo, margins, sequence_logprobs
 from composer_replication.losses.total import RunningMean, channel_scales, total_loss
 
-GOLDEN = json.loads((Path(__file__).parent / "golden" / "jsd_dpo.json").read_text(encoding="utf-8"))
+GOLDEN = json.loads((Path(__file__).parent / "golden" / "losses.json").read_text(encoding="utf-8"))
 
 
 def np_logprob(z: np.ndarray, ids: np.ndarray) -> np.ndarray:

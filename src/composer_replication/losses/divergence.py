@@ -70,8 +70,13 @@ def jsd(
     return value_N if raw or beta in (0.0, 1.0) else value_N / (beta * (1.0 - beta))
 
 
-def _apply(student_NV: Tensor, teacher_NV: Tensor, beta: float, temperature: float, vocab: int | None) -> Tensor:
-    if temperature <= 0:
+def match_logits(student_NV: Tensor, teacher_NV: Tensor, *, temperature: float = 1.0, vocab: int | None = None) -> tuple[Tensor, Tensor]:
+    """The real columns of both logits, refused by name where they do not fit each other; the teacher comes back detached.
+
+    >>> s, t = match_logits(torch.zeros(2, 9), torch.zeros(2, 9), vocab=7); tuple(s.shape), t.requires_grad
+    ((2, 7), False)
+    """
+    if not temperature > 0:
         raise ValueError(f"temperature must be positive, not {temperature}")
     if vocab is not None:
         if vocab > min(student_NV.shape[-1], teacher_NV.shape[-1]):
@@ -79,7 +84,22 @@ def _apply(student_NV: Tensor, teacher_NV: Tensor, beta: float, temperature: flo
         student_NV, teacher_NV = student_NV[..., :vocab], teacher_NV[..., :vocab]
     if student_NV.shape != teacher_NV.shape:
         raise ValueError(f"student logits {tuple(student_NV.shape)} and teacher logits {tuple(teacher_NV.shape)} do not match")
-    return _Divergence.apply(student_NV, teacher_NV.detach(), beta, 1.0 / temperature)
+    return student_NV, teacher_NV.detach()
+
+
+def logprobs(logits_NV: Tensor, *, temperature: float = 1.0) -> Tensor:
+    """Log-probabilities in float32 (float64 stays float64), held above -1e4, so that a column of -inf is finite and weighs nothing.
+
+    >>> logprobs(torch.tensor([[0.0, 0.0, -torch.inf]])).tolist()
+    [[-0.6931471824645996, -0.6931471824645996, -10000.0]]
+    """
+    work = torch.promote_types(logits_NV.dtype, torch.float32)
+    return torch.log_softmax(logits_NV.to(work) / temperature, dim=-1).clamp_min(-_MAX_LOG_RATIO)
+
+
+def _apply(student_NV: Tensor, teacher_NV: Tensor, beta: float, temperature: float, vocab: int | None) -> Tensor:
+    student_NV, teacher_NV = match_logits(student_NV, teacher_NV, temperature=temperature, vocab=vocab)
+    return _Divergence.apply(student_NV, teacher_NV, beta, 1.0 / temperature)
 
 
 class _Divergence(torch.autograd.Function):

@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from composer_replication.losses.sampled import ratio
+
 
 def token_logprobs(logits_NV: Tensor, ids_N: Tensor, *, vocab: int | None = None) -> Tensor:
     """Log-probability of each token, in nats, accumulated in float32 (float64 stays float64).
@@ -45,8 +47,9 @@ def dr_grpo(logp_N: Tensor, sampled_logp_N: Tensor, advantage_N: Tensor, *, clip
     Dr.GRPO (arXiv 2503.20783): the advantage is reward - mean of the group, not divided by the group's deviation, and the values are
     summed and divided by a constant - here the number of rollouts of the step - and never by a length. Neither happens here. At
     r = 1 the gradient is -A times that of logp. It is 0 where clip is passed in the direction in which the advantage pushes.
+    log r is held within +-20, so r is finite whatever the sampler said. The field's other policy losses: losses/surrogates.py.
     """
-    ratio_N = torch.exp(logp_N - sampled_logp_N)
+    ratio_N = ratio(logp_N, sampled_logp_N)
     return -torch.minimum(ratio_N * advantage_N, ratio_N.clamp(1.0 - clip, 1.0 + clip) * advantage_N)
 
 
@@ -56,5 +59,5 @@ def clipped(logp_N: Tensor, sampled_logp_N: Tensor, advantage_N: Tensor, *, clip
     >>> clipped(torch.tensor([-0.5, -0.5]), torch.tensor([-1.0, -1.0]), torch.tensor([1.0, -1.0]), clip=0.2).tolist()
     [True, False]
     """
-    ratio_N = torch.exp(logp_N.detach() - sampled_logp_N)
+    ratio_N = ratio(logp_N.detach(), sampled_logp_N)
     return torch.where(advantage_N > 0, ratio_N > 1.0 + clip, ratio_N < 1.0 - clip) & (advantage_N != 0)

@@ -1,12 +1,17 @@
-"""The preference channel: DPO (arXiv 2305.18290) on pairs. It is in no Composer publication.
+"""The preference channel: DPO (arXiv 2305.18290), IPO, hinge and SimPO on pairs. It is in no Composer publication.
 
 DPO alone says only that chosen gains on rejected; both may fall, and habits that no pair speaks about drift. The cross-entropy of
 anchors (training/channels.py) holds them. `margins` is what DPO pushes up.
+
+DPO takes sums of log-probs, its length-normalised form, IPO and SimPO take means (`sequence_logprobs`, `sequence_mean_logprobs`);
+SimPO has no reference. A sequence without a response token raises: its sum would be a constant, its mean no number.
 
 Shapes: P pairs, S sequences, N tokens.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +29,18 @@ def sequence_logprobs(logp_N: Tensor, sequence_N: Tensor, *, num_sequences: int)
     if num_sequences and int(torch.bincount(sequence_N, minlength=num_sequences).min()) == 0:
         raise ValueError("a sequence without a response token")
     return torch.zeros(num_sequences, dtype=logp_N.dtype, device=logp_N.device).index_add(0, sequence_N, logp_N)
+
+
+def sequence_mean_logprobs(logp_N: Tensor, sequence_N: Tensor, *, num_sequences: int) -> Tensor:
+    """Mean of the token log-probs of each sequence, in nats per token.
+
+    >>> sequence_mean_logprobs(torch.tensor([-1.0, -2.0, -4.0]), torch.tensor([0, 0, 1]), num_sequences=2).tolist()
+    [-1.5, -4.0]
+
+    Raises ValueError for a sequence without a token.
+    """
+    sums_S = sequence_logprobs(logp_N, sequence_N, num_sequences=num_sequences)
+    return sums_S / torch.bincount(sequence_N, minlength=num_sequences)
 
 
 def margins(chosen_P: Tensor, rejected_P: Tensor, ref_chosen_P: Tensor, ref_rejected_P: Tensor) -> Tensor:
@@ -45,6 +62,59 @@ def dpo(
 
     With z = beta * margin the loss is -(1 - e) log sigmoid(z) - e log sigmoid(-z), where
     e = `label_smoothing` is the assumed share of swapped pairs.
+    Given means instead of sums this is the length-normalised form (TRL's `sigmoid_norm`); beta is then larger by a usual length.
     """
-    z_P = beta * margins(chosen_P, rejected_P, ref_chosen_P, ref_rejected_P)
+    return _smoothed(beta * margins(chosen_P, rejected_P, ref_chosen_P, ref_rejected_P), label_smoothing)
+
+
+def dpo_hinge(chosen_P: Tensor, rejected_P: Tensor, ref_chosen_P: Tensor, ref_rejected_P: Tensor, *, beta: float) -> Tensor:
+    """max(0, 1 - beta * margin) of each pair, from sums (SLiC, arXiv 2305.10425, with a reference).
+
+    >>> p = torch.tensor([-3.0]); dpo_hinge(p, p, p, p, beta=0.1).tolist()
+    [1.0]
+    """
+    return torch.relu(1.0 - beta * margins(chosen_P, rejected_P, ref_chosen_P, ref_rejected_P))
+
+
+def ipo(chosen_P: Tensor, rejected_P: Tensor, ref_chosen_P: Tensor, ref_rejected_P: Tensor, *, beta: float) -> Tensor:
+    """IPO (arXiv 2310.12036, eq. 17): (margin - 1 / (2 beta))^2 of each pair, from means over response tokens; beta is its tau.
+
+    >>> p = torch.tensor([-3.0]); ipo(p, p, p, p, beta=0.5).tolist()
+    [1.0]
+
+    With means the target does not depend on length; its authors use means, and so does TRL. From sums it is the paper's letter.
+    """
+    return (margins(chosen_P, rejected_P, ref_chosen_P, ref_rejected_P) - 1.0 / (2.0 * beta)).square()
+
+
+def simpo(
+    chosen_mean_P: Tensor,
+    rejected_mean_P: Tensor,
+    *,
+    beta: float,
+    gamma: float,
+    label_smoothing: float = 0.0,
+    loss: Literal["sigmoid", "hinge"] = "sigmoid",
+) -> Tensor:
+    """SimPO (arXiv 2405.14734) of each pair from *mean* log-probs, without a reference: z = beta (chosen - rejected) - gamma.
+
+    >>> round(simpo(torch.tensor([-0.5]), torch.tensor([-1.0]), beta=2.0, gamma=1.0).item(), 6)  # z = 0: log 2
+    0.693147
+
+    `gamma` is the margin in units of z; the authors' code asks for gamma / beta (`gamma_beta_ratio`). "hinge" is max(0, 1 - z), which
+    knows no label smoothing. TRL's CPO trainer adds a cross-entropy by default (`cpo_alpha` = 1); this does not.
+    """
+    z_P = beta * (chosen_mean_P - rejected_mean_P) - gamma
+    if loss == "sigmoid":
+        return _smoothed(z_P, label_smoothing)
+    if loss != "hinge":
+        raise ValueError(f"loss is 'sigmoid' or 'hinge', not {loss!r}")
+    if label_smoothing:
+        raise ValueError("label_smoothing needs loss='sigmoid'")
+    return torch.relu(1.0 - z_P)
+
+
+def _smoothed(z_P: Tensor, label_smoothing: float) -> Tensor:
+    if not 0.0 <= label_smoothing < 0.5:
+        raise ValueError(f"label_smoothing must be at least 0 and below 0.5, not {label_smoothing}")
     return -(1.0 - label_smoothing) * F.logsigmoid(z_P) - label_smoothing * F.logsigmoid(-z_P)

@@ -1,0 +1,106 @@
+"""Reductions as weights by global counts: the sum of weighted values over every micro-batch and rank *is* the step's loss.
+
+No loss function takes a mean. A mean per micro-batch, averaged afterwards, depends on how a step was cut, and weighs a token of
+a short micro-batch more than one of a long; these weights do not, because `Counts` are of the whole step.
+
+    token_mean                 1 / tokens                            DAPO, BNPO, TRL GKD with labels, lasgroup SDPO, verl's default
+    sequence_mean_token_mean   1 / (sequences * own length)          GRPO, SAPO, verl GSPO, TRL's SDPO trainer
+    sequence_mean_token_sum    1 / sequences                         LUSPO; DPO-like sums
+    constant                   1 / constant                          Dr.GRPO; constant = sequences, or sequences * length limit (TRL)
+    sum                        1                                     prime-rl's loss functions, whose caller divides
+
+Shapes: N tokens, S sequences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Reduction = Literal["token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum", "constant", "sum"]
+
+# the reduction that belongs to a published name; the surrogate is in losses/surrogates.py or losses/trust.py
+PUBLISHED: MappingProxyType[str, Reduction] = MappingProxyType(
+    {
+        "grpo": "sequence_mean_token_mean",
+        "sapo": "sequence_mean_token_mean",
+        "gspo": "sequence_mean_token_mean",
+        "bnpo": "token_mean",
+        "dapo": "token_mean",
+        "cispo": "token_mean",
+        "vespo": "token_mean",
+        "luspo": "sequence_mean_token_sum",
+        "dr_grpo": "constant",
+        "dppo": "sum",
+        "dppo_symmetric": "sum",
+        "reference_kl": "sum",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What a step holds over all its micro-batches and ranks: loss tokens, and sequences with at least one.
+
+    A sequence without a loss token is not counted: adding one changes nothing. TRL's GRPO and SDPO count it; pass their number for that.
+    Example: Counts(tokens=13, sequences=4)
+    """
+
+    tokens: int
+    sequences: int
+
+    @staticmethod
+    def of(sequence_N: Tensor) -> Counts:
+        """Counts of a step that is one batch on one rank.
+
+        >>> Counts.of(torch.tensor([0, 0, 3]))
+        Counts(tokens=3, sequences=2)
+        """
+        return Counts(tokens=sequence_N.numel(), sequences=int(sequence_N.unique().numel()))
+
+
+def weights(
+    sequence_N: Tensor,
+    *,
+    reduction: Reduction,
+    counts: Counts,
+    constant: float | None = None,
+    lengths_S: Tensor | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """The factor of each token's value, such that `(values * weights).sum()` over the whole step is the reduced loss.
+
+    >>> weights(torch.tensor([0, 0, 1]), reduction="sequence_mean_token_mean", counts=Counts(tokens=3, sequences=2)).tolist()
+    [0.25, 0.25, 0.5]
+
+    `sequence_N` says to which sequence a token belongs. `lengths_S` is needed only where a sequence is cut over micro-batches: its loss
+    tokens in the whole step. An empty batch gives an empty tensor and a sum of 0.
+    """
+    ones_N = torch.ones(sequence_N.shape, dtype=dtype, device=sequence_N.device)
+    if reduction == "sum":
+        return ones_N
+    if reduction == "constant":
+        if constant is None or not constant > 0:
+            raise ValueError(f"the reduction 'constant' needs a positive constant, not {constant}")
+        return ones_N / constant
+    if reduction == "token_mean":
+        return ones_N / max(counts.tokens, 1)
+    if reduction == "sequence_mean_token_sum":
+        return ones_N / max(counts.sequences, 1)
+    if reduction == "sequence_mean_token_mean":
+        lengths_S = torch.bincount(sequence_N) if lengths_S is None else lengths_S
+        return ones_N / (lengths_S[sequence_N].to(dtype) * max(counts.sequences, 1))
+    raise ValueError(f"unknown reduction {reduction!r}")
+
+
+def reduce(values_N: Tensor, weights_N: Tensor) -> Tensor:
+    """Sum of the weighted values: a micro-batch's share of the step's loss, 0 with zero gradient where it is empty.
+
+    >>> reduce(torch.tensor([1.0, 3.0, 5.0]), torch.tensor([0.25, 0.25, 0.5])).item()
+    3.5
+    """
+    return (values_N * weights_N.to(values_N.dtype)).sum()

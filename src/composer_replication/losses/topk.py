@@ -1,0 +1,98 @@
+"""Divergence on the k likeliest tokens of one side, and what becomes of the rest.
+
+The full vocabulary is exact; this is another, biased objective. It saves the storage of a remote teacher's distribution, not the
+work: both normalisers are still needed. Whose top k it is, and what happens to the rest, must be said:
+
+    rest = "tail"          one more column holds all other tokens: log(1 - sum of the k). Both stay distributions
+    rest = "renormalised"  the k columns are scaled up to sum to 1. What the rest does is invisible
+    rest = "dropped"       the k columns as they are; the value may be negative and is no divergence
+
+SDPO (TRL, lasgroup): support "student", "tail". OPSD: support "teacher", "renormalised". verl OPD and the entropy-aware OPD:
+support "teacher", "dropped". Values are raw: not scaled to unit curvature. Shapes: N tokens, V vocabulary, K of them kept.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from composer_replication.losses.divergence import jsd, logprobs, match_logits
+from composer_replication.losses.entries import entries
+
+Support = Literal["student", "teacher"]
+Rest = Literal["tail", "renormalised", "dropped"]
+
+
+def topk_divergence(
+    student_NV: Tensor,
+    teacher_NV: Tensor,
+    *,
+    k: int,
+    support: Support,
+    rest: Rest,
+    beta: float,
+    temperature: float = 1.0,
+    vocab: int | None = None,
+    entry_clip: float | None = None,
+    logp_min: float | None = None,
+) -> Tensor:
+    """Raw generalised divergence per token on the top k of one side; beta weighs the teacher, 0 and 1 are the two KLs.
+
+    >>> s = torch.tensor([[0.0, 0.0, 0.0]]); t = torch.tensor([[2.0, 0.0, 1.0]])
+    >>> kept = {rest: topk_divergence(s, t, k=2, support="teacher", rest=rest, beta=0.0) for rest in ("tail", "renormalised", "dropped")}
+    >>> {rest: round(value.item(), 4) for rest, value in kept.items()}
+    {'tail': 0.2662, 'renormalised': 0.1109, 'dropped': 0.3841}
+
+    k is cut to the vocabulary; with all of it and "tail" this is `jsd(raw=True)`. `entry_clip` holds each kept entry's part below that
+    many nats (OPSD's `token_clip`); `logp_min` raises log-probs to it first and needs "dropped" (verl's `log_prob_min_clamp`).
+    """
+    if k < 1:
+        raise ValueError(f"k must be at least 1, not {k}")
+    if logp_min is not None and rest != "dropped":
+        raise ValueError('logp_min needs rest="dropped": the others would renormalise it away')
+    student_NV, teacher_NV = match_logits(student_NV, teacher_NV, temperature=temperature, vocab=vocab)
+    chosen_NV = _side(student_NV, teacher_NV, support)
+    ids_NK = chosen_NV.topk(min(k, chosen_NV.shape[-1]), dim=-1).indices
+    if rest == "dropped":
+        logs_NK = logprobs(student_NV, temperature=temperature).gather(-1, ids_NK)
+        logt_NK = logprobs(teacher_NV, temperature=temperature).gather(-1, ids_NK)
+        if logp_min is not None:
+            logs_NK, logt_NK = logs_NK.clamp_min(logp_min), logt_NK.clamp_min(logp_min)
+        return _clipped_sum(entries(logs_NK, logt_NK, beta=beta), entry_clip)
+    tail = _tail_wanted(rest)
+    student_NK, teacher_NK = (_reduced(z_NV, ids_NK, temperature, tail=tail) for z_NV in (student_NV, teacher_NV))
+    if entry_clip is None:
+        return jsd(student_NK, teacher_NK, beta=beta, raw=True)
+    return _clipped_sum(entries(logprobs(student_NK), logprobs(teacher_NK), beta=beta), entry_clip)
+
+
+def _side(student_NV: Tensor, teacher_NV: Tensor, support: str) -> Tensor:
+    if support not in ("student", "teacher"):
+        raise ValueError(f"support is 'student' or 'teacher', not {support!r}")
+    return student_NV.detach() if support == "student" else teacher_NV
+
+
+def _tail_wanted(rest: str) -> bool:
+    if rest not in ("tail", "renormalised"):
+        raise ValueError(f"rest is 'tail', 'renormalised' or 'dropped', not {rest!r}")
+    return rest == "tail"
+
+
+def _reduced(logits_NV: Tensor, ids_NK: Tensor, temperature: float, *, tail: bool) -> Tensor:
+    """Logits of the kept columns and, with a tail, of all others together: their softmax is the reduced distribution, exactly."""
+    logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32)) / temperature
+    kept_NK = logits_NV.gather(-1, ids_NK)
+    if not tail or ids_NK.shape[-1] == logits_NV.shape[-1]:
+        return kept_NK
+    others_NV = logits_NV.scatter(-1, ids_NK, -torch.inf)
+    peak_N1 = others_NV.detach().amax(dim=-1, keepdim=True).clamp_min(torch.finfo(others_NV.dtype).min)
+    mass_N1 = (others_NV - peak_N1).exp().sum(dim=-1, keepdim=True)
+    there_N1 = mass_N1 > 0  # no other column is finite: the tail does not exist either
+    tail_N1 = torch.where(there_N1, torch.where(there_N1, mass_N1, 1.0).log() + peak_N1, -torch.inf)
+    return torch.cat([kept_NK, tail_N1], dim=-1)
+
+
+def _clipped_sum(parts_NK: Tensor, entry_clip: float | None) -> Tensor:
+    return (parts_NK if entry_clip is None else parts_NK.clamp(max=entry_clip)).sum(dim=-1)
