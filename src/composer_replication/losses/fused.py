@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, Protocol
 
-import torch
 from torch import Tensor
 
 from composer_replication.losses import fused_eager as eager
@@ -38,9 +37,9 @@ class HeadLike(Protocol):
     """What turns a hidden state into logits: cap(scale * (h W^T + b)), cap(z) = softcap * tanh(z / softcap); see models/forward.py."""
 
     @property
-    def weight_VD(self) -> Tensor: ...  # noqa: N802
+    def weight_VD(self) -> Tensor: ...
     @property
-    def bias_V(self) -> Tensor | None: ...  # noqa: N802
+    def bias_V(self) -> Tensor | None: ...
     @property
     def scale(self) -> float: ...
     @property

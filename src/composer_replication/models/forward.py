@@ -107,7 +107,7 @@ def _linear(module: Any) -> tuple[Tensor, Tensor | None]:
         raise ConfigError(
             f"the output head is a {type(module).__name__}, not a plain linear layer", fix="leave the head out of quantisation and adapters"
         )
-    return gathered(module.weight), None if module.bias is None else gathered(module.bias)
+    return _gathered(module.weight), None if module.bias is None else _gathered(module.bias)
 
 
 def _with_adapters(module: Any) -> tuple[Tensor, Tensor | None]:
@@ -123,14 +123,14 @@ def _with_adapters(module: Any) -> tuple[Tensor, Tensor | None]:
             raise ConfigError(
                 f"the adapter {name!r} of the output head is not W + s B A", fix="use LoRA on the head without dropout, DoRA and bias"
             )
-        up_VR, down_RD = gathered(module.lora_B[name].weight), gathered(module.lora_A[name].weight)
+        up_VR, down_RD = _gathered(module.lora_B[name].weight), _gathered(module.lora_A[name].weight)
         work = torch.promote_types(torch.promote_types(weight_VD.dtype, up_VR.dtype), torch.float32)
         with torch.autocast(weight_VD.device.type, enabled=False):
             weight_VD = torch.addmm(weight_VD.to(work), up_VR.to(work), down_RD.to(work), alpha=float(module.scaling[name]))
     return weight_VD, bias_V
 
 
-def gathered(parameter: Tensor) -> Tensor:
+def _gathered(parameter: Tensor) -> Tensor:
     """A parameter as a plain tensor: one that is sharded over ranks is gathered, and its gradient is averaged back to the shards."""
     if not hasattr(parameter, "full_tensor"):
         return parameter
