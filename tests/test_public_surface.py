@@ -27,6 +27,11 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         composer_replication.compose_lossy  # noqa: B018 - the access is the test
 
 
+def test_a_name_that_is_gone_says_what_stands_for_it() -> None:
+    with pytest.raises(ImportError, match="run `recompose demo`"):
+        composer_replication.build_batch  # noqa: B018 - the access is the test
+
+
 def test_importing_the_package_imports_nothing_else() -> None:
     code = "import json, sys, composer_replication as c; print(json.dumps([m for m in sys.modules if m.startswith(c.__name__ + '.')]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

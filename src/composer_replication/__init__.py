@@ -28,6 +28,9 @@ _HOMES: dict[str, str] = {
     "data.guide": "ClaudeCodeIngester claude_states_to_trace_examples",
     "data.sites.guide": "default_classify_error",
     "tokens.guide": "CollatorConfig ComposerDataCollator",
+    "losses.entropy": "teacher_entropy",
+    "losses.guide": "TAIDScheduler entropy_aware_opd_loss generalized_jsd_loss simpo_loss taid_loss",
+    "training.guide": "LossComponents compose_loss",
     "data.hints.write": "write_hints",
     "data.replay.agree": "agree",
     "data.replay.ask": "replay",
@@ -56,12 +59,15 @@ _HOMES: dict[str, str] = {
     "training.loop": "train",
     "training.world": "World open_world",
 }
+_GONE = {"build_batch": "it was a fixed demo conversation; run `recompose demo`, or use rollouts.envs.workshop"}
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 PUBLIC_NAMES = tuple(sorted(_HOME_OF))
 
 
 def __getattr__(name: str) -> Any:
     """A public name, imported from its home on first use (PEP 562)."""
+    if name in _GONE:
+        raise ImportError(f"{name} is gone: {_GONE[name]}")
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)

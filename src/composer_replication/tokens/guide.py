@@ -23,7 +23,7 @@ from torch import Tensor
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.core.guide import TraceExample, TraceTurn
 from composer_replication.core.trace import Text, ToolCall, ToolResult, Turn
-from composer_replication.tokens.batch import Rows, Targets, collate
+from composer_replication.tokens.batch import Batch, Rows, Targets, collate
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.tokens.renderer import Renderer
 
@@ -73,31 +73,13 @@ class ComposerDataCollator:
         built = [self.training_example(example) for example in examples]
         batch = collate(built, pairs if config.enable_replay_dpo else (), pad_id=config.pad_token_id)
         _check_length(batch.student, config.max_seq_len, [e.id for e in built], "max_seq_len")
-        result = {
-            "input_ids": batch.student.ids_BT,
-            "attention_mask": batch.student.attention_BT,
-            "response_mask": _mask(batch.student, batch.lm),
-            "rewards": torch.tensor([float(getattr(e, config.rlvr_reward_key)) for e in examples]),
-        }
         if config.enable_sdpo:
-            views = [v for e in built for v in e.hints]
-            _check_length(batch.teacher, config.max_seq_len, [v.site_id for v in views], "max_seq_len")
-            result |= {
-                "ctx_teacher_input_ids": batch.teacher.ids_BT,
-                "ctx_teacher_attention_mask": batch.teacher.attention_BT,
-                "sdpo_loss_mask": _mask(batch.teacher, batch.hint_teacher),
-                "sdpo_row": torch.tensor([row for row, e in enumerate(built) for _ in e.hints], dtype=torch.long),
-                "student_response_idx": _positions(batch.hint_student, config.ignore_index),
-                "teacher_response_idx": _positions(batch.hint_teacher, config.ignore_index),
-            }
+            _check_length(batch.teacher, config.max_seq_len, [v.site_id for e in built for v in e.hints], "max_seq_len")
         if config.enable_replay_dpo:
             _check_length(batch.pair, config.max_dpo_seq_len, [p.id for p in pairs] * 2, "max_dpo_seq_len")
-            mask_BT = _mask(batch.pair, batch.response)
-            for side, part in (("chosen", slice(0, batch.num_pairs)), ("rejected", slice(batch.num_pairs, None))):
-                result[f"dpo_{side}_input_ids"] = batch.pair.ids_BT[part]
-                result[f"dpo_{side}_attention_mask"] = batch.pair.attention_BT[part]
-                result[f"dpo_{side}_response_mask"] = mask_BT[part]
-        return result
+        rewards = torch.tensor([float(getattr(e, config.rlvr_reward_key)) for e in examples])
+        kept = guide_keys(batch, ignore_index=config.ignore_index, hints=config.enable_sdpo, pairs=config.enable_replay_dpo)
+        return {"rewards": rewards, **kept}
 
     def training_example(self, example: TraceExample) -> TrainingExample:
         """The guide's example in the project's own form, rendered with the student's template."""
@@ -119,6 +101,35 @@ class ComposerDataCollator:
         return TrainingExample(
             id=example.id, session_id=example.id, ids=rendered.ids, trained=trained, hints=tuple(views), turns=rendered.spans
         )
+
+
+def guide_keys(batch: Batch, *, ignore_index: int = -100, hints: bool = True, pairs: bool = True) -> dict[str, Tensor]:
+    """A batch of `collate` under the guide's names; what the collator gives, without the rewards.
+
+    Example: guide_keys(batch)["sdpo_row"] -> tensor([1]): the only teacher row belongs to student row 1
+    """
+    result = {
+        "input_ids": batch.student.ids_BT,
+        "attention_mask": batch.student.attention_BT,
+        "response_mask": _mask(batch.student, batch.lm),
+    }
+    if hints:
+        rows = {int(item): int(row) for item, row in zip(batch.hint_student.item_N, batch.hint_student.row_N, strict=True)}
+        result |= {
+            "ctx_teacher_input_ids": batch.teacher.ids_BT,
+            "ctx_teacher_attention_mask": batch.teacher.attention_BT,
+            "sdpo_loss_mask": _mask(batch.teacher, batch.hint_teacher),
+            "sdpo_row": torch.tensor([rows[item] for item in range(batch.hint_student.num_items)], dtype=torch.long),
+            "student_response_idx": _positions(batch.hint_student, ignore_index),
+            "teacher_response_idx": _positions(batch.hint_teacher, ignore_index),
+        }
+    if pairs:
+        mask_BT = _mask(batch.pair, batch.response)
+        for side, part in (("chosen", slice(0, batch.num_pairs)), ("rejected", slice(batch.num_pairs, None))):
+            result[f"dpo_{side}_input_ids"] = batch.pair.ids_BT[part]
+            result[f"dpo_{side}_attention_mask"] = batch.pair.attention_BT[part]
+            result[f"dpo_{side}_response_mask"] = mask_BT[part]
+    return result
 
 
 def _turn(turn: TraceTurn) -> Turn:
