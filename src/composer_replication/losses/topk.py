@@ -81,17 +81,13 @@ def _tail_wanted(rest: str) -> bool:
 
 
 def _reduced(logits_NV: Tensor, ids_NK: Tensor, temperature: float, *, tail: bool) -> Tensor:
-    """Logits of the kept columns and, with a tail, of all others together: their softmax is the reduced distribution, exactly."""
-    logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32)) / temperature
-    kept_NK = logits_NV.gather(-1, ids_NK)
-    if not tail or ids_NK.shape[-1] == logits_NV.shape[-1]:
+    """Log-probs of the kept columns and, with a tail, of all others together: their softmax is the reduced distribution, exactly."""
+    log_NV = logprobs(logits_NV, temperature=temperature)
+    kept_NK = log_NV.gather(-1, ids_NK)
+    if not tail or ids_NK.shape[-1] == log_NV.shape[-1]:
         return kept_NK
-    others_NV = logits_NV.scatter(-1, ids_NK, -torch.inf)
-    peak_N1 = others_NV.detach().amax(dim=-1, keepdim=True).clamp_min(torch.finfo(others_NV.dtype).min)
-    mass_N1 = (others_NV - peak_N1).exp().sum(dim=-1, keepdim=True)
-    there_N1 = mass_N1 > 0  # no other column is finite: the tail does not exist either
-    tail_N1 = torch.where(there_N1, torch.where(there_N1, mass_N1, 1.0).log() + peak_N1, -torch.inf)
-    return torch.cat([kept_NK, tail_N1], dim=-1)
+    others_NV = log_NV.scatter(-1, ids_NK, -torch.inf)
+    return torch.cat([kept_NK, torch.logsumexp(others_NV, dim=-1, keepdim=True)], dim=-1)
 
 
 def _clipped_sum(parts_NK: Tensor, entry_clip: float | None) -> Tensor:
