@@ -125,7 +125,7 @@ def test_length_normalised_dpo_is_dpo_of_the_means() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda p: dpo(p, p, p, p, beta=0.1, label_smoothing=0.5), "label_smoothing"),
+        (lambda p: dpo(p, p, p, p, beta=0.1, label_smoothing=1.5), "label_smoothing"),
         (lambda p: dpo(p, p, p, p, beta=0.1, label_smoothing=-0.1), "label_smoothing"),
         (lambda p: simpo(p, p, beta=2.0, gamma=1.0, loss="ipo"), "hinge"),
         (lambda p: simpo(p, p, beta=2.0, gamma=1.0, loss="hinge", label_smoothing=0.1), "sigmoid"),
