@@ -113,12 +113,12 @@ def run_sdpo(case: Case) -> Got:
     reduction = MODES[p.get("loss_agg_mode", "token-mean")]
 
     def values(s: Tensor, t: Tensor) -> Tensor:
-        if "sampled_token" in case["id"]:
+        if "sampled" in case["id"]:
             ids = x.ids[x.mask] if s.ndim == 2 else x.ids
             return sampled_token(*(z.log_softmax(-1).gather(-1, ids[..., None])[..., 0] for z in (s, t)))
         if "topk" in p and p["topk"] is not None:
             rest = "tail" if p.get("add_tail", True) else "renormalised"
-            return topk_divergence(s, t, k=p["topk"], support="student", rest=rest, beta=alpha)
+            return topk_divergence(s, t, k=p["topk"], support="student", rest=rest, beta=alpha, tail_floor=1e-7)
         return jsd(s, t, beta=alpha, raw=True)
 
     per_token = values(x.student.detach(), x.teacher)
@@ -128,7 +128,7 @@ def run_sdpo(case: Case) -> Got:
     values_N = x.rows(values)
     if p.get("is_clip") is not None:
         values_N = values_N * importance_weights(x.logp(x.student), f64(INPUTS["old_logps"])[x.mask], cap=p["is_clip"])
-    got = x.loss(values_N, "sum" if "sum_over" in p else reduction)
+    got = x.loss(values_N, "sum" if "sum_over" in p else reduction, constant=4)
     return {**got, "per_token": per_token}
 
 

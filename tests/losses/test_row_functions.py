@@ -237,6 +237,18 @@ def test_the_tail_of_a_vocabulary_whose_rest_does_not_exist_is_no_number_trap() 
     assert torch.allclose(value, jsd(s[:, :2], t[:, :2], beta=0.5, raw=True)) and s.grad is not None and bool(s.grad.isfinite().all())
 
 
+def test_the_tails_floor_is_a_floor_and_gives_no_gradient() -> None:
+    """What a sure teacher puts on its tail is 1e-7 at least in TRL and lasgroup; exact here unless asked for."""
+    s, t = torch.tensor([[0.5, 0.0, 0.2]]).double(), torch.tensor([[60.0, 0.0, 0.0]]).double()
+    options = {"k": 1, "support": "teacher", "rest": "tail", "beta": 1.0}
+    p, tail = reference.softmax(s.numpy())[0, 0], 2 * np.exp(-60.0)
+    for floor, least in ((0.0, tail), (1e-7, 1e-7)):
+        value = topk_divergence(s, t, **options, tail_floor=floor)
+        assert value.item() == pytest.approx(p * np.log(p) + (1 - p) * np.log((1 - p) / least), rel=1e-6)
+    flat = torch.zeros(1, 3).double()
+    assert torch.equal(topk_divergence(s, flat, **options, tail_floor=1e-7), topk_divergence(s, flat, **options))
+
+
 def test_top_k_near_equality_keeps_its_digits_in_float32() -> None:
     generator = torch.Generator().manual_seed(3)
     s = torch.randn(8, 3000, generator=generator) * 3
