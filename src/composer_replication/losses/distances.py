@@ -54,8 +54,12 @@ def skewed_kl_teacher_student(
     """
     if _plain(skew):
         return kl_teacher_student(student_NV, teacher_NV, temperature=temperature, vocab=vocab)
-    ratio_NV, log_mix_NV, p_s, p_t = _mixed(student_NV, teacher_NV, skew, temperature, vocab)
-    return (p_t * (ratio_NV - log_mix_NV) - (1.0 - skew) * _difference(ratio_NV, p_s, p_t)).sum(dim=-1)
+    ratio_NV, log_mix_NV, p_s, p_t = _mixed(student_NV.detach(), teacher_NV, skew, temperature, vocab)
+    value_N = (p_t * (ratio_NV - log_mix_NV) - (1.0 - skew) * _difference(ratio_NV, p_s, p_t)).sum(dim=-1)
+    # the gradient by hand, exactly 0 at identity: -(1 - skew) p_s (p_t / m - 1) with respect to log p_s
+    slope_NV = -(1.0 - skew) * p_s * torch.expm1(ratio_NV - log_mix_NV)
+    carrier_N = (slope_NV * logprobs(student_NV if vocab is None else student_NV[..., :vocab], temperature=temperature)).sum(dim=-1)
+    return value_N + (carrier_N - carrier_N.detach())
 
 
 def skewed_kl_student_teacher(

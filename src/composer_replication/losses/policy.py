@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from composer_replication.losses.sampled import ratio
+from composer_replication.losses.surrogates import ppo_clip
 
 
 def token_logprobs(logits_NV: Tensor, ids_N: Tensor, *, vocab: int | None = None) -> Tensor:
@@ -49,8 +50,7 @@ def dr_grpo(logp_N: Tensor, sampled_logp_N: Tensor, advantage_N: Tensor, *, clip
     r = 1 the gradient is -A times that of logp. It is 0 where clip is passed in the direction in which the advantage pushes.
     log r is held within +-20, so r is finite whatever the sampler said. The field's other policy losses: losses/surrogates.py.
     """
-    ratio_N = ratio(logp_N, sampled_logp_N)
-    return -torch.minimum(ratio_N * advantage_N, ratio_N.clamp(1.0 - clip, 1.0 + clip) * advantage_N)
+    return ppo_clip(logp_N, sampled_logp_N, advantage_N, clip_low=clip, clip_high=clip)
 
 
 def clipped(logp_N: Tensor, sampled_logp_N: Tensor, advantage_N: Tensor, *, clip: float) -> Tensor:

@@ -115,6 +115,6 @@ def simpo(
 
 
 def _smoothed(z_P: Tensor, label_smoothing: float) -> Tensor:
-    if not 0.0 <= label_smoothing < 0.5:
-        raise ValueError(f"label_smoothing must be at least 0 and below 0.5, not {label_smoothing}")
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise ValueError(f"label_smoothing must be within 0 and 1, not {label_smoothing}")
     return -(1.0 - label_smoothing) * F.logsigmoid(z_P) - label_smoothing * F.logsigmoid(-z_P)

@@ -109,7 +109,7 @@ def sapo(
     >>> p = torch.tensor([-1.0]); sapo(p, p, torch.tensor([1.0])).tolist()  # at ratio 1: -2 A / temperature
     [-2.0]
     """
-    tau_N = torch.where(advantage_N > 0, temperature_positive, temperature_negative).to(logp_N.dtype)
+    tau_N = _by_sign(advantage_N > 0, temperature_positive, temperature_negative, logp_N)
     gate_N = torch.sigmoid(tau_N * (ratio(logp_N, sampled_logp_N) - 1.0)) * 4.0 / tau_N
     return -gate_N * advantage_N
 
@@ -134,10 +134,10 @@ def vespo(
     sums_S = sequence_sums(log_ratio(logp_N.detach(), sampled_logp_N), sequence_N, num_sequences=num_sequences)
     log_w_N = sums_S.clamp(math.log(1e-8), MAX_LOG_RATIO)[sequence_N]
     positive_N = advantage_N >= 0
-    k_N = torch.where(positive_N, k_positive, k_negative)
-    lam_N = torch.where(positive_N, lambda_positive, lambda_negative).clamp_min(1e-4)
+    k_N = _by_sign(positive_N, k_positive, k_negative, logp_N)
+    lam_N = _by_sign(positive_N, lambda_positive, lambda_negative, logp_N)
     phi_N = torch.exp(lam_N + k_N * log_w_N - lam_N * log_w_N.exp())
-    return -phi_N.to(logp_N.dtype) * advantage_N * logp_N
+    return -phi_N * advantage_N * logp_N
 
 
 def off_policy_keep(
@@ -151,6 +151,11 @@ def off_policy_keep(
     """
     drift_S = sequence_means((sampled_logp_N - logp_N).detach(), sequence_N, num_sequences=num_sequences)
     return (advantage_N >= 0) | (drift_S[sequence_N] <= threshold)
+
+
+def _by_sign(positive_N: Tensor, yes: float, no: float, like_N: Tensor) -> Tensor:
+    """One of two numbers per token, in the log-probs' precision: where() on plain numbers would round them to float32."""
+    return torch.where(positive_N, like_N.new_tensor(yes), like_N.new_tensor(no))
 
 
 def _clipped_surrogate(

@@ -13,6 +13,7 @@ support "teacher", "dropped". Values are raw: not scaled to unit curvature. Shap
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -37,6 +38,7 @@ def topk_divergence(
     vocab: int | None = None,
     entry_clip: float | None = None,
     logp_min: float | None = None,
+    tail_floor: float = 0.0,
 ) -> Tensor:
     """Raw generalised divergence per token on the top k of one side; beta weighs the teacher, 0 and 1 are the two KLs.
 
@@ -47,6 +49,7 @@ def topk_divergence(
 
     k is cut to the vocabulary; with all of it and "tail" this is `jsd(raw=True)`. `entry_clip` holds each kept entry's part below that
     many nats (OPSD's `token_clip`); `logp_min` raises log-probs to it first and needs "dropped" (verl's `log_prob_min_clamp`).
+    `tail_floor` is the least probability of a tail: here the tail is exact; TRL and lasgroup get it from 1 - sum and floor it at 1e-7.
     """
     if k < 1:
         raise ValueError(f"k must be at least 1, not {k}")
@@ -62,7 +65,7 @@ def topk_divergence(
             logs_NK, logt_NK = logs_NK.clamp_min(logp_min), logt_NK.clamp_min(logp_min)
         return _clipped_sum(entries(logs_NK, logt_NK, beta=beta), entry_clip)
     tail = _tail_wanted(rest)
-    student_NK, teacher_NK = (_reduced(z_NV, ids_NK, temperature, tail=tail) for z_NV in (student_NV, teacher_NV))
+    student_NK, teacher_NK = (_reduced(z_NV, ids_NK, temperature, tail, tail_floor) for z_NV in (student_NV, teacher_NV))
     if entry_clip is None:
         return jsd(student_NK, teacher_NK, beta=beta, raw=True)
     return _clipped_sum(entries(logprobs(student_NK), logprobs(teacher_NK), beta=beta), entry_clip)
@@ -80,18 +83,15 @@ def _tail_wanted(rest: str) -> bool:
     return rest == "tail"
 
 
-def _reduced(logits_NV: Tensor, ids_NK: Tensor, temperature: float, *, tail: bool) -> Tensor:
-    """Logits of the kept columns and, with a tail, of all others together: their softmax is the reduced distribution, exactly."""
-    logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32)) / temperature
-    kept_NK = logits_NV.gather(-1, ids_NK)
-    if not tail or ids_NK.shape[-1] == logits_NV.shape[-1]:
+def _reduced(logits_NV: Tensor, ids_NK: Tensor, temperature: float, tail: bool, floor: float) -> Tensor:
+    """Log-probs of the kept columns and, with a tail, of all others together: their softmax is the reduced distribution, exactly."""
+    log_NV = logprobs(logits_NV, temperature=temperature)
+    kept_NK = log_NV.gather(-1, ids_NK)
+    if not tail or ids_NK.shape[-1] == log_NV.shape[-1]:
         return kept_NK
-    others_NV = logits_NV.scatter(-1, ids_NK, -torch.inf)
-    peak_N1 = others_NV.detach().amax(dim=-1, keepdim=True).clamp_min(torch.finfo(others_NV.dtype).min)
-    mass_N1 = (others_NV - peak_N1).exp().sum(dim=-1, keepdim=True)
-    there_N1 = mass_N1 > 0  # no other column is finite: the tail does not exist either
-    tail_N1 = torch.where(there_N1, torch.where(there_N1, mass_N1, 1.0).log() + peak_N1, -torch.inf)
-    return torch.cat([kept_NK, tail_N1], dim=-1)
+    others_NV = log_NV.scatter(-1, ids_NK, -torch.inf)
+    tail_N1 = torch.logsumexp(others_NV, dim=-1, keepdim=True)
+    return torch.cat([kept_NK, tail_N1.clamp_min(math.log(floor)) if floor > 0 else tail_N1], dim=-1)
 
 
 def _clipped_sum(parts_NK: Tensor, entry_clip: float | None) -> Tensor:
