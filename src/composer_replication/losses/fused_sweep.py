@@ -7,26 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from composer_replication.losses.fused_eager import RowKernel
+
 _BUFFERS = {"cpu": 160 << 20, "cuda": 1 << 30}  # bytes of logits at a time, student's and teacher's together
+_CUDA_BLOCK = 1 << 26  # numbers; blocks for a processor cache would be too small to fill a GPU
 _WHOLE = 512 << 20  # a head of lower precision is raised to float32 at once up to this many bytes, else tile by tile
 _TILE = 64 << 20
-
-
-class Kernel(Protocol):
-    """Row mathematics; see losses/fused_eager.py."""
-
-    @property
-    def unit(self) -> float: ...
-    @property
-    def block(self) -> int: ...
-    @property
-    def rows(self) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +41,7 @@ class Side:
 class Plan:
     """What a sweep does; everything but the student's tensors."""
 
-    kernel: Kernel
+    kernel: RowKernel
     teacher: Side | None
     ids_N: Tensor | None
     weights_N: Tensor | None
@@ -139,6 +131,9 @@ def sweep(student: Side, plan: Plan, weights_N: Tensor | None, *, hidden: bool, 
     size = (min(chunk, rows), vocab)
     z_CV = torch.empty(size, dtype=work, device=near.device)
     t_CV = None if other is None else torch.empty_like(z_CV)
+    block = plan.kernel.block if near.device.type == "cpu" else max(plan.kernel.block, _CUDA_BLOCK)
+    step = max(1, min(block // vocab, size[0]))
+    scratch_SRV = torch.empty((plan.kernel.scratch, step, vocab), dtype=work, device=near.device)
     swept = Swept(values_N=torch.empty(rows, dtype=work, device=near.device))
     if hidden:
         swept.hidden_ND = torch.empty(near.shape, dtype=work, device=near.device)
@@ -153,7 +148,8 @@ def sweep(student: Side, plan: Plan, weights_N: Tensor | None, *, hidden: bool, 
         own.logits(part, z)
         if other is not None and t is not None:
             other.logits(part, t)
-        values_C, factor_C = run_blocks(plan, own, z, t, None if plan.ids_N is None else plan.ids_N[part], want=hidden or head)
+        ids_C = None if plan.ids_N is None else plan.ids_N[part]
+        values_C, factor_C = run_blocks(plan, own, z, t, ids_C, scratch_SRV, want=hidden or head)
         swept.values_N[part] = values_C
         own.backward(swept, part, z, factor_C, None if weights_N is None else weights_N[part])
     return swept
@@ -170,17 +166,17 @@ def chunk_rows(device: str, vocab: int, row_bytes: int) -> int:
 
 
 def run_blocks(
-    plan: Plan, own: Projection, z_CV: Tensor, t_CV: Tensor | None, ids_C: Tensor | None, *, want: bool
+    plan: Plan, own: Projection, z_CV: Tensor, t_CV: Tensor | None, ids_C: Tensor | None, scratch_SRV: Tensor, *, want: bool
 ) -> tuple[Tensor, Tensor]:
     """The kernel over a chunk, a block of rows at a time: values, and factors of the gradient that now fills `z_CV`."""
-    rows, vocab = z_CV.shape
-    step = max(1, plan.kernel.block // vocab)
     values, factors = [], []
-    for first in range(0, rows, step):
-        z_RV = z_CV[first : first + step]
-        t_RV = None if t_CV is None else t_CV[first : first + step]
+    for first in range(0, len(z_CV), scratch_SRV.shape[1]):
+        block = slice(first, first + scratch_SRV.shape[1])
+        z_RV = z_CV[block]
         slope_RV = own.slope(z_RV) if want else None
-        values_R, factor_R = plan.kernel.rows(z_RV, t_RV, None if ids_C is None else ids_C[first : first + step], want)
+        values_R, factor_R = plan.kernel.rows(
+            z_RV, None if t_CV is None else t_CV[block], None if ids_C is None else ids_C[block], scratch_SRV[:, : len(z_RV)], want
+        )
         if slope_RV is not None:
             z_RV.mul_(slope_RV)
         values.append(values_R)
