@@ -8,6 +8,9 @@ Formulae are those of losses/fused_eager.py. The logits come in base 2; one that
 Shapes: C rows of a chunk, V vocabulary.
 """
 
+# Triton comes with torch's CUDA builds only, and `kernel[grid]` is its own syntax.
+# pyright: reportMissingImports=false, reportIndexIssue=false
+
 from __future__ import annotations
 
 import math
