@@ -233,7 +233,6 @@ def errors(noise: float, *, positions: int = 16, hidden: int = 256) -> tuple[flo
 
     wide_VD = weight_VD.double()
     true, true_ND = graded(lambda h: jsd(h @ wide_VD.t(), teacher_ND.double() @ wide_VD.t(), beta=0.5, raw=True).mean(), torch.float64)
-    del wide_VD
     head = Head(weight_VD=weight_VD)
 
     def fused(h: Tensor) -> Tensor:
@@ -264,7 +263,9 @@ def errors(noise: float, *, positions: int = 16, hidden: int = 256) -> tuple[flo
         from liger_kernel.chunked_loss import LigerFusedLinearJSDLoss
 
         loss = LigerFusedLinearJSDLoss(weight_hard_loss=0.0, weight_soft_loss=1.0, beta=0.5, compiled=False, chunk_size=64)
-        ways["Liger, bf16"] = lambda h: loss(h.bfloat16(), weight_VD, teacher_ND, weight_VD, torch.ones(positions, dtype=torch.long)).float()
+        ways["Liger, bf16"] = lambda h: loss(
+            h.bfloat16(), weight_VD, teacher_ND, weight_VD, torch.ones(positions, dtype=torch.long)
+        ).float()
     except ImportError:
         pass
     found: dict[str, tuple[float, float]] = {}

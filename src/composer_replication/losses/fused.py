@@ -20,13 +20,16 @@ Shapes: N positions, D hidden size, V vocabulary.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from typing import Literal, Protocol
 
+import torch
 from torch import Tensor
 
 from composer_replication.losses import fused_eager as eager
-from composer_replication.losses.fused_sweep import Kernel, Plan, Side, apply
+from composer_replication.losses.fused_eager import RowKernel
+from composer_replication.losses.fused_sweep import Plan, Side, apply
 from composer_replication.losses.hint import Divergence
 
 Backend = Literal["auto", "eager", "compile", "triton"]
@@ -70,7 +73,8 @@ def fused_divergence(
     >>> round(fused_divergence(s, head, t, head, divergence="jsd", beta=0.5).item(), 4)
     0.1141
 
-    Raises ValueError for shapes that do not match.
+    `backend`: "auto" is eager torch, and Triton on CUDA; "compile" is torch.compile, which needs a C++ compiler. Raises ValueError for
+    shapes that do not match.
     """
     if not 0.0 <= beta <= 1.0:
         raise ValueError(f"beta must be within 0 and 1, not {beta}")
@@ -78,7 +82,8 @@ def fused_divergence(
         raise ValueError(f"unknown divergence {divergence!r}")
     weight = {"jsd": beta, "kl(student, teacher)": 1.0, "kl(teacher, student)": 0.0}[divergence]
     curvature = 1.0 if raw or weight in (0.0, 1.0) else 1.0 / (weight * (1.0 - weight))
-    kernel = _divergence_kernel(weight, curvature, _resolve(backend, student_ND))
+    triton_can = student_ND.is_cuda and torch.float64 not in (student_ND.dtype, head.weight_VD.dtype)
+    kernel = _divergence_kernel(weight, curvature, backend, triton_can=triton_can)
     return _fused(kernel, student_ND, head, teacher_ND, teacher_head, None, temperature, vocab, weights_N, head_gradient, chunk)
 
 
@@ -153,19 +158,23 @@ def fused_rows(
     return _fused(kernel, student_ND, head, teacher_ND, teacher_head, ids_N, temperature, vocab, weights_N, head_gradient, chunk)
 
 
-def _resolve(backend: Backend, tensor: Tensor) -> Literal["eager", "compile", "triton"]:
-    """Triton where the tensors are on CUDA and it is installed; elsewhere eager torch, which needs no compiler."""
-    if backend != "auto":
-        return backend
-    return "eager"
+def _divergence_kernel(beta: float, curvature: float, backend: Backend, *, triton_can: bool) -> RowKernel:
+    """Triton where the tensors are float32 on CUDA and it is installed; elsewhere eager torch, which needs no compiler."""
+    if backend == "triton" or (backend == "auto" and triton_can and importlib.util.find_spec("triton") is not None):
+        if not triton_can:
+            raise ValueError("the Triton kernel is for CUDA and for sums in float32")
+        from composer_replication.losses import fused_triton
 
+        return fused_triton.divergence(beta, curvature)
+    if backend == "compile":
+        from composer_replication.losses import fused_compiled
 
-def _divergence_kernel(beta: float, curvature: float, backend: str) -> Kernel:
+        return fused_compiled.divergence(beta, curvature)
     return eager.divergence(beta, curvature)
 
 
 def _fused(
-    kernel: Kernel,
+    kernel: RowKernel,
     student_ND: Tensor,
     head: HeadLike,
     teacher_ND: Tensor | None,

@@ -7,26 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from composer_replication.losses.fused_eager import RowKernel
 
 _BUFFERS = {"cpu": 160 << 20, "cuda": 1 << 30}  # bytes of logits at a time, student's and teacher's together
+_CUDA_BLOCK = 1 << 26  # numbers; blocks for a processor cache would be too small to fill a GPU
 _WHOLE = 512 << 20  # a head of lower precision is raised to float32 at once up to this many bytes, else tile by tile
 _TILE = 64 << 20
-
-
-class Kernel(Protocol):
-    """Row mathematics; see losses/fused_eager.py."""
-
-    @property
-    def unit(self) -> float: ...
-    @property
-    def block(self) -> int: ...
-    @property
-    def rows(self) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +40,7 @@ class Side:
 class Plan:
     """What a sweep does; everything but the student's tensors."""
 
-    kernel: Kernel
+    kernel: RowKernel
     teacher: Side | None
     ids_N: Tensor | None
     weights_N: Tensor | None
@@ -92,12 +83,13 @@ class _Fused(torch.autograd.Function):
         ctx.save_for_backward(hidden_ND, weight_VD, bias_V, swept.hidden_ND)
         ctx.plan = plan
         # handed out once and then forgotten, so that it can be scaled in place: a second backward makes it anew
-        ctx.head = swept if swept.weight_VD is not None else None
+        ctx.head = None if swept.weight_VD is None else (swept.weight_VD, swept.bias_V)
         return swept.values_N
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        if torch.is_grad_enabled():
+            raise RuntimeError("a fused loss has no second derivative; take it of losses/divergence.py on logits")
         (grad_N,), plan = grads, ctx.plan
         hidden_ND, weight_VD, bias_V, unit_ND = ctx.saved_tensors
         with torch.autocast(hidden_ND.device.type, enabled=False):
@@ -108,8 +100,9 @@ class _Fused(torch.autograd.Function):
             multiple = None if head is None else _multiple(grad_N, plan.weights_N)
             if head is None or multiple is None:
                 student = Side(hidden_ND=hidden_ND, weight_VD=weight_VD, bias_V=bias_V, scale=plan.scale, softcap=plan.softcap)
-                head, multiple = sweep(student, plan, grad_N, hidden=False, head=True), 1.0
-        made = [None if g is None else (g if multiple == 1.0 else g.mul_(multiple)) for g in (head.weight_VD, head.bias_V)]
+                swept = sweep(student, plan, grad_N, hidden=False, head=True)
+                head, multiple = (swept.weight_VD, swept.bias_V), 1.0
+        made = [None if g is None else (g if multiple == 1.0 else g.mul_(multiple)) for g in head]
         weight = made[0].to(weight_VD.dtype) if ctx.needs_input_grad[1] and made[0] is not None else None
         bias = made[1].to(bias_V.dtype) if ctx.needs_input_grad[2] and made[1] is not None else None
         return grad_hidden_ND, weight, bias, None
@@ -139,6 +132,9 @@ def sweep(student: Side, plan: Plan, weights_N: Tensor | None, *, hidden: bool, 
     size = (min(chunk, rows), vocab)
     z_CV = torch.empty(size, dtype=work, device=near.device)
     t_CV = None if other is None else torch.empty_like(z_CV)
+    block = plan.kernel.block if near.device.type == "cpu" else max(plan.kernel.block, _CUDA_BLOCK)
+    step = max(1, min(block // vocab, size[0]))
+    scratch_SRV = torch.empty((plan.kernel.scratch, step, vocab), dtype=work, device=near.device)
     swept = Swept(values_N=torch.empty(rows, dtype=work, device=near.device))
     if hidden:
         swept.hidden_ND = torch.empty(near.shape, dtype=work, device=near.device)
@@ -153,7 +149,8 @@ def sweep(student: Side, plan: Plan, weights_N: Tensor | None, *, hidden: bool, 
         own.logits(part, z)
         if other is not None and t is not None:
             other.logits(part, t)
-        values_C, factor_C = run_blocks(plan, own, z, t, None if plan.ids_N is None else plan.ids_N[part], want=hidden or head)
+        ids_C = None if plan.ids_N is None else plan.ids_N[part]
+        values_C, factor_C = run_blocks(plan, own, z, t, ids_C, scratch_SRV, want=hidden or head)
         swept.values_N[part] = values_C
         own.backward(swept, part, z, factor_C, None if weights_N is None else weights_N[part])
     return swept
@@ -170,17 +167,17 @@ def chunk_rows(device: str, vocab: int, row_bytes: int) -> int:
 
 
 def run_blocks(
-    plan: Plan, own: Projection, z_CV: Tensor, t_CV: Tensor | None, ids_C: Tensor | None, *, want: bool
+    plan: Plan, own: Projection, z_CV: Tensor, t_CV: Tensor | None, ids_C: Tensor | None, scratch_SRV: Tensor, *, want: bool
 ) -> tuple[Tensor, Tensor]:
     """The kernel over a chunk, a block of rows at a time: values, and factors of the gradient that now fills `z_CV`."""
-    rows, vocab = z_CV.shape
-    step = max(1, plan.kernel.block // vocab)
     values, factors = [], []
-    for first in range(0, rows, step):
-        z_RV = z_CV[first : first + step]
-        t_RV = None if t_CV is None else t_CV[first : first + step]
+    for first in range(0, len(z_CV), scratch_SRV.shape[1]):
+        block = slice(first, first + scratch_SRV.shape[1])
+        z_RV = z_CV[block]
         slope_RV = own.slope(z_RV) if want else None
-        values_R, factor_R = plan.kernel.rows(z_RV, t_RV, None if ids_C is None else ids_C[first : first + step], want)
+        values_R, factor_R = plan.kernel.rows(
+            z_RV, None if t_CV is None else t_CV[block], None if ids_C is None else ids_C[block], scratch_SRV[:, : len(z_RV)], want
+        )
         if slope_RV is not None:
             z_RV.mul_(slope_RV)
         values.append(values_R)
@@ -196,7 +193,7 @@ class Projection:
         self.unit = plan.kernel.unit / plan.temperature
         self.temperature = plan.temperature
         self.source = side.weight_VD
-        self.mixed = side.weight_VD.is_cuda and side.weight_VD.dtype == side.hidden_ND.dtype == torch.bfloat16 and work == torch.float32
+        self.mixed = work == torch.float32 and mixes(side.weight_VD, side.hidden_ND)
         if other is not None and self._same(other):
             self.weight_VD = other.weight_VD
         else:
@@ -223,7 +220,7 @@ class Projection:
         """Tempered logits of some rows, times the kernel's unit."""
         hidden_CD = self.side.hidden_ND.detach()[part]
         if self.mixed:
-            out_CV.copy_(torch.mm(hidden_CD, self.weight_VD.t(), out_dtype=self.work)).mul_(self.inner)
+            out_CV.copy_(mixed_product(hidden_CD, self.weight_VD.t())).mul_(self.inner)
         else:
             hidden_CD = hidden_CD.to(self.work) * self.inner
             for tile, weight_TD in self._tiles():
@@ -245,7 +242,9 @@ class Projection:
         if swept.hidden_ND is not None:
             out_CD = swept.hidden_ND[part]
             for tile, weight_TD in self._tiles():
-                if tile.start == 0:
+                if self.mixed:
+                    out_CD.copy_(split_product(grad_CV, weight_TD))
+                elif tile.start == 0:
                     torch.mm(grad_CV[:, tile], weight_TD, out=out_CD)
                 else:
                     out_CD.addmm_(grad_CV[:, tile], weight_TD)
@@ -254,11 +253,34 @@ class Projection:
             return
         if weights_C is not None:
             factor_C = factor_C * weights_C
-        hidden_CD = self.side.hidden_ND.detach()[part].to(self.work) * factor_C[:, None]
-        out_VD = swept.weight_VD[: self.vocab]
+        if swept.bias_V is not None:
+            swept.bias_V[: self.vocab].addmv_(grad_CV.t(), factor_C)
+        hidden_CD, out_VD = self.side.hidden_ND.detach()[part], swept.weight_VD[: self.vocab]
+        if self.mixed:
+            made_VD = split_product(grad_CV.mul_(factor_C[:, None]).t(), hidden_CD)
+            out_VD.copy_(made_VD) if part.start == 0 else out_VD.add_(made_VD)
+            return
+        hidden_CD = hidden_CD.to(self.work) * factor_C[:, None]
         if part.start == 0:
             torch.mm(grad_CV.t(), hidden_CD, out=out_VD)
         else:
             out_VD.addmm_(grad_CV.t(), hidden_CD)
-        if swept.bias_V is not None:
-            swept.bias_V[: self.vocab].addmv_(grad_CV.t(), factor_C)
+
+
+def mixes(weight_VD: Tensor, hidden_ND: Tensor) -> bool:
+    """Whether the products are of bfloat16 numbers with sums in float32, for which a GPU has units and a CPU has not."""
+    return weight_VD.is_cuda and weight_VD.dtype == hidden_ND.dtype == torch.bfloat16
+
+
+def mixed_product(a_IJ: Tensor, b_JK: Tensor) -> Tensor:
+    """The float32 product of two bfloat16 matrices: each product of numbers is exact, and nothing is rounded before the sum."""
+    if a_IJ.is_cuda:
+        return torch.mm(a_IJ, b_JK, out_dtype=torch.float32)
+    return torch.mm(a_IJ.float(), b_JK.float())
+
+
+def split_product(a_IJ: Tensor, b_JK: Tensor) -> Tensor:
+    """A float32 matrix times a bfloat16 one, by two mixed products: rounding the first to bfloat16 would alone cost 2e-3."""
+    high_IJ = a_IJ.bfloat16()
+    low_IJ = (a_IJ - high_IJ).bfloat16()
+    return mixed_product(high_IJ, b_JK).add_(mixed_product(low_IJ, b_JK))

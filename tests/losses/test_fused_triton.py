@@ -1,0 +1,26 @@
+"""The Triton kernel in Triton's own interpreter, on the CPU: its arithmetic against the eager kernel. No GPU has run it yet."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton comes with torch's CUDA builds; this torch has none")
+def test_the_kernel_gives_what_the_eager_one_gives(repository_root: Path) -> None:
+    """In a process of its own, as the interpreter is chosen when triton is imported."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.losses.triton_child"],
+        cwd=repository_root,
+        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "18 cases" in done.stdout
