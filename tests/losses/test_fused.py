@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from composer_replication.losses import fused_compiled, fused_sweep
+from composer_replication.losses import fused_compiled, fused_eager, fused_sweep
 from composer_replication.losses.divergence import jsd
 from composer_replication.losses.fused import fused_divergence, fused_entropy, fused_logprobs, fused_rows
 from composer_replication.losses.hint import hint_divergence
@@ -166,6 +166,11 @@ class Watch(TorchDispatchMode):
         return out
 
 
+def rows_with_a_product(z_RV: Tensor, t_RV: Tensor) -> Tensor:
+    """A row function that autocast would lower."""
+    return jsd(z_RV, t_RV, beta=0.5) + (z_RV @ torch.linspace(0, 1, z_RV.shape[1], dtype=z_RV.dtype)[:, None])[:, 0]
+
+
 def losses_of(student_ND: Tensor, head: Head, teacher_ND: Tensor, chunk: int) -> dict[str, Callable[[], Tensor]]:
     ids_N = torch.zeros(len(student_ND), dtype=torch.long)
     return {
@@ -173,7 +178,7 @@ def losses_of(student_ND: Tensor, head: Head, teacher_ND: Tensor, chunk: int) ->
         "kl": lambda: fused_divergence(student_ND, head, teacher_ND, head, divergence="kl(student, teacher)", chunk=chunk),
         "logprobs": lambda: fused_logprobs(student_ND, head, ids_N, chunk=chunk),
         "entropy": lambda: fused_entropy(student_ND, head, chunk=chunk),
-        "rows": lambda: fused_rows(lambda z, t: jsd(z, t, beta=0.5), student_ND, head, teacher_ND, head, chunk=chunk),
+        "rows": lambda: fused_rows(rows_with_a_product, student_ND, head, teacher_ND, head, chunk=chunk),
     }
 
 
@@ -259,6 +264,20 @@ def test_from_bfloat16_a_small_divergence_keeps_its_digits(kind: Any, path: str,
     assert (leaf_ND.grad - wide_ND.grad).norm() < bound * wide_ND.grad.norm()
     if head_VD.grad is not None:
         assert (head_VD.grad - wide_VD.grad).norm() < 1e-3 * wide_VD.grad.norm()
+
+
+@pytest.mark.parametrize("beta", [0.3, 0.5])
+def test_from_the_same_logits_a_divergence_of_1e_5_has_four_digits(beta: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    z_RV = torch.randn(8, 4096, generator=generator) * 4
+    t_RV = z_RV + 0.015 * torch.randn(8, 4096, generator=generator)
+    exact_RV = (z_RV.double() / fused_eager.LOG2E).requires_grad_()  # kernels get logits in base 2
+    exact_R = jsd(exact_RV, t_RV.double() / fused_eager.LOG2E, beta=beta, raw=True)
+    exact_R.sum().backward()
+    values_R, factor_R = fused_eager.divergence(beta, 1.0).rows(z_RV, t_RV, None, torch.empty(3, 8, 4096), True)
+    assert 3e-6 < exact_R.mean() < 3e-5 and exact_RV.grad is not None
+    assert ((values_R - exact_R).abs() / exact_R).max() < 1e-4
+    assert (z_RV * factor_R[:, None] - exact_RV.grad).norm() < 1e-4 * exact_RV.grad.norm()
 
 
 def with_bf16_rows(logits: Callable[..., None]) -> Callable[..., None]:
