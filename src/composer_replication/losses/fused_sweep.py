@@ -220,7 +220,7 @@ class Projection:
         """Tempered logits of some rows, times the kernel's unit."""
         hidden_CD = self.side.hidden_ND.detach()[part]
         if self.mixed:
-            out_CV.copy_(mixed_product(hidden_CD, self.weight_VD.t())).mul_(self.inner)
+            mixed_product(hidden_CD, self.weight_VD.t(), out=out_CV).mul_(self.inner)
         else:
             hidden_CD = hidden_CD.to(self.work) * self.inner
             for tile, weight_TD in self._tiles():
@@ -272,11 +272,11 @@ def mixes(weight_VD: Tensor, hidden_ND: Tensor) -> bool:
     return weight_VD.is_cuda and weight_VD.dtype == hidden_ND.dtype == torch.bfloat16
 
 
-def mixed_product(a_IJ: Tensor, b_JK: Tensor) -> Tensor:
+def mixed_product(a_IJ: Tensor, b_JK: Tensor, *, out: Tensor | None = None) -> Tensor:
     """The float32 product of two bfloat16 matrices: each product of numbers is exact, and nothing is rounded before the sum."""
     if a_IJ.is_cuda:
-        return torch.mm(a_IJ, b_JK, out_dtype=torch.float32)
-    return torch.mm(a_IJ.float(), b_JK.float())
+        return torch.mm(a_IJ, b_JK, out_dtype=torch.float32, out=out)
+    return torch.mm(a_IJ.float(), b_JK.float(), out=out)
 
 
 def split_product(a_IJ: Tensor, b_JK: Tensor) -> Tensor:
