@@ -380,6 +380,15 @@ def test_gradient_checkpointing_of_the_body_and_of_the_loss() -> None:
     same(in_all, plain, 1e-12)
 
 
+def test_weights_and_ids_of_another_type() -> None:
+    student_ND, head, *_ = make(dtype=torch.float32)
+    ids_N = torch.arange(7, dtype=torch.int32)
+    for weights_N in (torch.arange(7), torch.arange(7.0, dtype=torch.float64)):
+        values_N = fused_logprobs(student_ND, head, ids_N, weights_N=weights_N)
+        expected_N = token_logprobs(logits(student_ND, head), ids_N.long())
+        same(gradients(values_N, weights_N.float(), student_ND, head), gradients(expected_N, weights_N.float(), student_ND, head), 1e-4)
+
+
 def test_rows_that_a_view_skips_are_no_different() -> None:
     """Hidden states with strides, as a slice of (B, T, D) has them."""
     student_ND, head, teacher_ND, _ = make(n=12)
@@ -412,6 +421,8 @@ def test_what_does_not_match_is_refused_by_name() -> None:
     s, h, t, g = make()
     with pytest.raises(ValueError, match="temperature"):
         fused_entropy(s, h, temperature=0.0)
+    with pytest.raises(ValueError, match="chunk"):
+        fused_entropy(s, h, chunk=0)
     with pytest.raises(ValueError, match="beta"):
         fused_divergence(s, h, t, g, divergence="jsd", beta=1.5)
     with pytest.raises(ValueError, match="unknown divergence"):

@@ -152,7 +152,7 @@ def sweep(student: Side, plan: Plan, weights_N: Tensor | None, *, hidden: bool, 
         ids_C = None if plan.ids_N is None else plan.ids_N[part]
         values_C, factor_C = run_blocks(plan, own, z, t, ids_C, scratch_SRV, want=hidden or head)
         swept.values_N[part] = values_C
-        own.backward(swept, part, z, factor_C, None if weights_N is None else weights_N[part])
+        own.backward(swept, part, z, factor_C, None if weights_N is None else weights_N[part].to(work))
     return swept
 
 
