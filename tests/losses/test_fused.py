@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from composer_replication.losses import fused_compiled, fused_sweep
+from composer_replication.losses import fused_compiled, fused_eager, fused_sweep
 from composer_replication.losses.divergence import jsd
 from composer_replication.losses.fused import fused_divergence, fused_entropy, fused_logprobs, fused_rows
 from composer_replication.losses.hint import hint_divergence
@@ -166,6 +166,11 @@ class Watch(TorchDispatchMode):
         return out
 
 
+def rows_with_a_product(z_RV: Tensor, t_RV: Tensor) -> Tensor:
+    """A row function that autocast would lower."""
+    return jsd(z_RV, t_RV, beta=0.5) + (z_RV @ torch.linspace(0, 1, z_RV.shape[1], dtype=z_RV.dtype)[:, None])[:, 0]
+
+
 def losses_of(student_ND: Tensor, head: Head, teacher_ND: Tensor, chunk: int) -> dict[str, Callable[[], Tensor]]:
     ids_N = torch.zeros(len(student_ND), dtype=torch.long)
     return {
@@ -173,7 +178,7 @@ def losses_of(student_ND: Tensor, head: Head, teacher_ND: Tensor, chunk: int) ->
         "kl": lambda: fused_divergence(student_ND, head, teacher_ND, head, divergence="kl(student, teacher)", chunk=chunk),
         "logprobs": lambda: fused_logprobs(student_ND, head, ids_N, chunk=chunk),
         "entropy": lambda: fused_entropy(student_ND, head, chunk=chunk),
-        "rows": lambda: fused_rows(lambda z, t: jsd(z, t, beta=0.5), student_ND, head, teacher_ND, head, chunk=chunk),
+        "rows": lambda: fused_rows(rows_with_a_product, student_ND, head, teacher_ND, head, chunk=chunk),
     }
 
 
@@ -248,17 +253,33 @@ def test_from_bfloat16_a_small_divergence_keeps_its_digits(kind: Any, path: str,
     # float32 tensors of bfloat16 numbers: the gradient is seen before it is rounded
     leaf_ND, head_VD = student_ND.float().requires_grad_(), weight_VD.float().requires_grad_()
     student = leaf_ND if path != "mixed" else leaf_ND.bfloat16()
-    near = Head(weight_VD=weight_VD if path != "upcast at once" else head_VD)
+    if path != "upcast at once":
+        head_VD = weight_VD.clone().requires_grad_()
+    near = Head(weight_VD=head_VD)
     values_N = fused_divergence(student, near, teacher_ND, Head(weight_VD=weight_VD), divergence=kind, raw=True, chunk=3)
     values_N.mean().backward()
     if kind == "jsd":
         assert 5e-5 < true_N.mean() < 2e-4
     assert ((values_N - true_N).abs() / true_N).max() < 1e-3
-    assert wide_ND.grad is not None and leaf_ND.grad is not None and wide_VD.grad is not None
-    bound = 1e-3 if path != "mixed" else 4e-3  # there the gradient of a bfloat16 tensor is rounded at the end
-    assert (leaf_ND.grad - wide_ND.grad).norm() < bound * wide_ND.grad.norm()
-    if head_VD.grad is not None:
-        assert (head_VD.grad - wide_VD.grad).norm() < 1e-3 * wide_VD.grad.norm()
+    assert wide_ND.grad is not None and leaf_ND.grad is not None and wide_VD.grad is not None and head_VD.grad is not None
+    for leaf, true, input_ in ((leaf_ND, wide_ND, student), (head_VD, wide_VD, head_VD)):
+        assert leaf.grad is not None and true.grad is not None
+        bound = 1e-3 if input_.dtype == torch.float32 else 4e-3  # the gradient of a bfloat16 tensor is rounded at the end
+        assert (leaf.grad - true.grad).norm() < bound * true.grad.norm()
+
+
+@pytest.mark.parametrize("beta", [0.3, 0.5])
+def test_from_the_same_logits_a_divergence_of_1e_5_has_four_digits(beta: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    z_RV = torch.randn(8, 4096, generator=generator) * 4
+    t_RV = z_RV + 0.015 * torch.randn(8, 4096, generator=generator)
+    exact_RV = (z_RV.double() / fused_eager.LOG2E).requires_grad_()  # kernels get logits in base 2
+    exact_R = jsd(exact_RV, t_RV.double() / fused_eager.LOG2E, beta=beta, raw=True)
+    exact_R.sum().backward()
+    values_R, factor_R = fused_eager.divergence(beta, 1.0).rows(z_RV, t_RV, None, torch.empty(3, 8, 4096), True)
+    assert 3e-6 < exact_R.mean() < 3e-5 and exact_RV.grad is not None
+    assert ((values_R - exact_R).abs() / exact_R).max() < 1e-4
+    assert (z_RV * factor_R[:, None] - exact_RV.grad).norm() < 1e-4 * exact_RV.grad.norm()
 
 
 def with_bf16_rows(logits: Callable[..., None]) -> Callable[..., None]:
@@ -359,6 +380,15 @@ def test_gradient_checkpointing_of_the_body_and_of_the_loss() -> None:
     same(in_all, plain, 1e-12)
 
 
+def test_weights_and_ids_of_another_type() -> None:
+    student_ND, head, *_ = make(dtype=torch.float32)
+    ids_N = torch.arange(7, dtype=torch.int32)
+    for weights_N in (torch.arange(7), torch.arange(7.0, dtype=torch.float64)):
+        values_N = fused_logprobs(student_ND, head, ids_N, weights_N=weights_N)
+        expected_N = token_logprobs(logits(student_ND, head), ids_N.long())
+        same(gradients(values_N, weights_N.float(), student_ND, head), gradients(expected_N, weights_N.float(), student_ND, head), 1e-4)
+
+
 def test_rows_that_a_view_skips_are_no_different() -> None:
     """Hidden states with strides, as a slice of (B, T, D) has them."""
     student_ND, head, teacher_ND, _ = make(n=12)
@@ -391,6 +421,8 @@ def test_what_does_not_match_is_refused_by_name() -> None:
     s, h, t, g = make()
     with pytest.raises(ValueError, match="temperature"):
         fused_entropy(s, h, temperature=0.0)
+    with pytest.raises(ValueError, match="chunk"):
+        fused_entropy(s, h, chunk=0)
     with pytest.raises(ValueError, match="beta"):
         fused_divergence(s, h, t, g, divergence="jsd", beta=1.5)
     with pytest.raises(ValueError, match="unknown divergence"):

@@ -188,6 +188,8 @@ def _fused(
 ) -> Tensor:
     if temperature <= 0:
         raise ValueError(f"temperature must be positive, not {temperature}")
+    if chunk is not None and chunk < 1:
+        raise ValueError(f"chunk must be at least 1, not {chunk}")
     student = _side(student_ND, head)
     teacher = None
     if teacher_ND is not None:
@@ -203,7 +205,7 @@ def _fused(
     plan = Plan(
         kernel=kernel,
         teacher=teacher,
-        ids_N=ids_N,
+        ids_N=None if ids_N is None else ids_N.long(),
         weights_N=None if weights_N is None else weights_N.detach(),
         scale=float(head.scale),
         softcap=head.softcap,

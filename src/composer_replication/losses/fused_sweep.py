@@ -152,7 +152,7 @@ def sweep(student: Side, plan: Plan, weights_N: Tensor | None, *, hidden: bool, 
         ids_C = None if plan.ids_N is None else plan.ids_N[part]
         values_C, factor_C = run_blocks(plan, own, z, t, ids_C, scratch_SRV, want=hidden or head)
         swept.values_N[part] = values_C
-        own.backward(swept, part, z, factor_C, None if weights_N is None else weights_N[part])
+        own.backward(swept, part, z, factor_C, None if weights_N is None else weights_N[part].to(work))
     return swept
 
 
@@ -220,7 +220,7 @@ class Projection:
         """Tempered logits of some rows, times the kernel's unit."""
         hidden_CD = self.side.hidden_ND.detach()[part]
         if self.mixed:
-            out_CV.copy_(mixed_product(hidden_CD, self.weight_VD.t())).mul_(self.inner)
+            mixed_product(hidden_CD, self.weight_VD.t(), out=out_CV).mul_(self.inner)
         else:
             hidden_CD = hidden_CD.to(self.work) * self.inner
             for tile, weight_TD in self._tiles():
@@ -272,11 +272,11 @@ def mixes(weight_VD: Tensor, hidden_ND: Tensor) -> bool:
     return weight_VD.is_cuda and weight_VD.dtype == hidden_ND.dtype == torch.bfloat16
 
 
-def mixed_product(a_IJ: Tensor, b_JK: Tensor) -> Tensor:
+def mixed_product(a_IJ: Tensor, b_JK: Tensor, *, out: Tensor | None = None) -> Tensor:
     """The float32 product of two bfloat16 matrices: each product of numbers is exact, and nothing is rounded before the sum."""
     if a_IJ.is_cuda:
-        return torch.mm(a_IJ, b_JK, out_dtype=torch.float32)
-    return torch.mm(a_IJ.float(), b_JK.float())
+        return torch.mm(a_IJ, b_JK, out_dtype=torch.float32, out=out)
+    return torch.mm(a_IJ.float(), b_JK.float(), out=out)
 
 
 def split_product(a_IJ: Tensor, b_JK: Tensor) -> Tensor:
