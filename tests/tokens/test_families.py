@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 
 from composer_replication.core.errors import RenderError
-from composer_replication.tokens.families import FAMILIES, recognise, template_sha256
+from composer_replication.tokens.families import FAMILIES, Family, recognise, template_sha256
 from composer_replication.tokens.hf import render_template
 from composer_replication.tokens.messages import tool_messages
 from composer_replication.tokens.renderer import Renderer
-from tests.tokens.students import CASES, TOOLS, chatml_tokenizer, llama_tokenizer, official, renderer
+from tests.tokens.students import CASES, NAMED, TOOLS, chatml_tokenizer, llama_tokenizer, official, renderer, tokenizer_for
 
 Messages = list[dict[str, Any]]
 
@@ -39,27 +40,43 @@ def random_messages(rng: random.Random, *, thinking: bool) -> Messages:
             message["reasoning_content"] = text()
         num_calls = rng.choice((0, 0, 1, 1, 1, 2))
         if num_calls:
-            calls = [{"name": f"f{next(count)}", "arguments": {"k": f"a{next(count)}", "n": [1, None, True]}} for _ in range(num_calls)]
-            message["tool_calls"] = [{"type": "function", "function": call} for call in calls]
+            message["tool_calls"] = [random_call(count) for _ in range(num_calls)]
             message["content"] = rng.choice(("", message["content"]))
         if message["content"] or num_calls:
             messages.append(message)
-            messages += [{"role": "tool", "name": "f", "content": text()} for _ in range(num_calls)]
+            messages += [answer(call, text()) for call in message.get("tool_calls", ())]
         if rng.random() < 0.3:
             messages.append({"role": rng.choice(("user", "system")), "content": f"m{next(count)}"})
     return messages
 
 
-def is_faithful(render: Any, messages: Messages) -> bool:
-    """Whether the official template preserves every prefix of this conversation and loses nothing of it."""
+def random_call(count: Iterator[int]) -> dict[str, Any]:
+    arguments = {"k": f"a{next(count)}", "n": [1, None, True], "b": False, "x": None, "f": 2.5, "d": {"e": "z\n"}}
+    return {"type": "function", "id": f"call{next(count):05d}", "function": {"name": f"f{next(count)}", "arguments": arguments}}
+
+
+def answer(call: dict[str, Any], text: str) -> dict[str, Any]:
+    return {"role": "tool", "name": call["function"]["name"], "tool_call_id": call["id"], "content": text}
+
+
+def is_faithful(render: Any, messages: Messages, *, tools: Any = (), family: Family | None = None) -> bool:
+    """Whether a template preserves every prefix of this conversation and loses nothing of it; `family` where it is an official one.
+
+    An official template that writes the end of a message only as the beginning of the next one must write the right one.
+    """
     try:
         full = render(messages)
         for index, message in enumerate(messages):
             if message["role"] == "assistant":
                 prompt, upto = render(messages[:index], add_generation_prompt=True), render(messages[: index + 1])
-                if not (upto.startswith(prompt) and full.startswith(upto)):
+                answered = [*messages[: index + 1], *(answer(call, "late") for call in message.get("tool_calls", ()))]
+                if not (upto.startswith(prompt) and full.startswith(upto) and render(answered).startswith(upto)):
+                    return False
+                if family and not family.official_ends and not (full + family.end_of(message)).startswith(upto + family.end_of(message)):
                     return False
     except RenderError:
+        return False
+    if not all(tool.name in full for tool in tools):
         return False
     for message in messages:
         texts = [message["content"], message.get("reasoning_content", "")]
@@ -83,19 +100,23 @@ def test_variant_is_the_official_template_wherever_that_one_is_faithful(family: 
     faithful = 0
     for _ in range(300):
         messages = random_messages(rng, thinking=known.thinking == "kept")
-        if is_faithful(theirs, messages):
+        if is_faithful(theirs, messages, tools=tools, family=known):
             faithful += 1
-            assert render(messages, template=known.template) == theirs(messages)
-            assert render(messages, template=known.template, add_generation_prompt=True) == theirs(messages, add_generation_prompt=True)
-    assert faithful >= 15
+            last = messages[-1]
+            unwritten = known.end_of(last) if last["role"] == "assistant" and not known.official_ends else ""
+            assert render(messages, template=known.template) == theirs(messages) + unwritten
+            if not unwritten:
+                ours = render(messages, template=known.template, add_generation_prompt=True)
+                assert ours == theirs(messages, add_generation_prompt=True)
+    assert faithful >= 15 if known.official_tools or not tools else faithful == 0
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_variant_preserves_prefixes_and_text_always(family: str) -> None:
-    tokenizer = llama_tokenizer() if family == "llama3" else chatml_tokenizer()
+    tokenizer = tokenizer_for(family)
     render = partial(render_template, tokenizer, tools=tool_messages(TOOLS), template=FAMILIES[family].template)
     rng = random.Random(11)
-    assert all(is_faithful(render, random_messages(rng, thinking=FAMILIES[family].thinking == "kept")) for _ in range(300))
+    assert all(is_faithful(render, random_messages(rng, thinking=FAMILIES[family].thinking == "kept"), tools=TOOLS) for _ in range(300))
 
 
 def test_the_official_qwen3_template_rewrites_history_and_ours_does_not() -> None:
@@ -130,7 +151,7 @@ def test_tools_of_a_llama_conversation_without_a_user_message_stand_in_one_of_th
 
 @pytest.mark.parametrize(("family", "fixture"), CASES)
 def test_a_family_is_recognised_by_text_and_by_what_it_renders(family: str, fixture: str) -> None:
-    expected = "qwen3" if family == "qwen3-thinking" else family
+    expected = NAMED.get(family, family)
     tokenizer = renderer(family, fixture).tokenizer
     render = partial(render_template, tokenizer)
     by_text = recognise("\n" + official(fixture) + "\n", render)
@@ -142,7 +163,7 @@ def test_a_family_is_recognised_by_text_and_by_what_it_renders(family: str, fixt
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_our_own_variants_are_recognised(family: str) -> None:
-    tokenizer = llama_tokenizer() if family == "llama3" else chatml_tokenizer()
+    tokenizer = tokenizer_for(family)
     assert recognise(FAMILIES[family].template, partial(render_template, tokenizer)) is FAMILIES[family]
 
 

@@ -11,9 +11,15 @@ qwen3            Qwen3-0.6B to 235B-A22B (2025-04), enable_thinking=False   left
 qwen3-thinking   the same models with thinking on                           kept                an empty think block first (2)
 qwen3-2507       Qwen3-4B/30B-A3B/235B-A22B-Instruct-2507                   left out, counted   text and calls
 llama3           Llama 3.1, 3.2 and 3.3 Instruct                            left out, counted   text and calls, a JSON object a line
+qwen3.5          Qwen3.5, enable_thinking=False                             left out, counted   text and calls (1) (3)
+qwen3.5-thinking the same models with thinking on                           kept                an empty thought first (2) (3)
+qwen3.6          Qwen3.6 and Qwen3.8, enable_thinking=False                 left out, counted   text and calls (1) (3)
+qwen3.6-thinking Qwen3.6 with thinking on, preserve_thinking=True           kept                an empty thought first (2) (3)
 
 (1) The empty think block belongs to the header, as the generation prompt writes it, and stays on every message.
 (2) The student learns not to think there; how many such messages there are is counted as thinking_missing.
+(3) Calls stand as <function=...> blocks whose values are bare text: "3" and 3 read the same. A system message in
+    mid-conversation stands at the end of the user message or results above.
 
 A student trained with a variant is served with it: save `Renderer.template` as the model's chat template.
 """
@@ -40,6 +46,14 @@ class Family:
 
     `constants` are written as `set` lines above the template's text; `options` are what the official template is asked
     with so that it speaks the same dialect (enable_thinking, date_string); `sha256` are official texts recognised at once.
+
+    `end_token` is the last token of a message as it is sampled, `call_end_token` that of a message with calls ("" = the same).
+    `hint` says how a hint is rendered: a system message of its own, or, where the official template knows none in mid-conversation,
+    appended to the message above: "joined" by the variant, which writes a system message at the end of the user message or results
+    above it, or "appended" to the text of the message above. `short_ids`: calls and results carry ids of nine letters and digits. `call_each`: the format ends a
+    message at its first call, so several calls follow one another as messages of their own. `rewrites_steps`: the official
+    template renders a step otherwise once another follows it. `official_ends`, `official_tools`: whether the official template writes
+    the end of a message whatever follows it, and tools and calls at all.
     Example: FAMILIES["qwen3"].end_token -> "<|im_end|>"
     """
 
@@ -50,9 +64,25 @@ class Family:
     models: str
     note: str
     thinking: Literal["kept", "left out"] = "left out"
+    hint: Literal["message", "joined", "appended"] = "message"
+    call_end_token: str = ""
+    short_ids: bool = False
+    call_each: bool = False
+    rewrites_steps: bool = False
+    official_ends: bool = True
+    official_tools: bool = True
     constants: Mapping[str, str | bool] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     sha256: tuple[str, ...] = ()
+
+    @property
+    def end_tokens(self) -> tuple[str, ...]:
+        """Every token that can end a message, the one without calls first."""
+        return (self.end_token, self.call_end_token) if self.call_end_token else (self.end_token,)
+
+    def end_of(self, message: Mapping[str, Any]) -> str:
+        """The token that ends this message of an assistant."""
+        return self.end_tokens[-1] if message.get("tool_calls") else self.end_token
 
     @property
     def template(self) -> str:
@@ -75,12 +105,43 @@ def _chatml(name: str, *, default_system: str = "", think_header: str = "", keep
         end_token="<|im_end|>",
         header_tokens=("<|im_start|>",),
         thinking="kept" if keeps_thinking else "left out",
+        rewrites_steps=bool(think_header),
         constants={"default_system": default_system, "think_header": think_header, "keeps_thinking": keeps_thinking},
         **rest,
     )
 
 
 _QWEN3_SHA256 = "a55ee1b1660128b7098723e0abcd92caa0788061051c62d51cbe87d9cf1974d8"
+_QWEN35_SHA256 = (
+    "a4aee8afcf2e0711942cf848899be66016f8d14a889ff9ede07bca099c28f715",
+    "273d8e0e683b885071fb17e08d71e5f2a5ddfb5309756181681de4f5a1822d80",
+)
+_QWEN36_SHA256 = "e84f32a23fdda27689f868aa4a1a5621f41133e51a48d7f3efcbea2839574259"
+_QWEN38_SHA256 = "c3cf9e34abf4f9e36c2d72165aa9c132d3e2a725b6c2586aaa3a8af9d7a81041"
+
+
+def _qwen35(name: str, *, models: str, thinks: bool, json_values: bool, options: Mapping[str, Any], sha256: tuple[str, ...]) -> Family:
+    thought = (
+        "a message whose thinking the log lacks begins with an empty thought, inside T, so the student learns not to think there "
+        "(counted as thinking_missing)"
+        if thinks
+        else "every message keeps the empty think block of its generation prompt; thinking in a log is left out and counted"
+    )
+    return Family(
+        name=name,
+        file="qwen3_5.jinja",
+        end_token="<|im_end|>",
+        header_tokens=("<|im_start|>", "<think>", "</think>"),
+        models=models,
+        note=f"{thought}; the values of arguments are bare text; a system message in mid-conversation stands at the end of what a user or tool said above",
+        thinking="kept" if thinks else "left out",
+        hint="joined",
+        constants={"thinks": thinks, "json_values": json_values},
+        options=options,
+        sha256=sha256,
+    )
+
+
 _FAMILIES = (
     _chatml(
         "qwen2.5",
@@ -126,10 +187,42 @@ _FAMILIES = (
             "d82792f95932f1c9cef5c4bd992f171225e3bf8c7b609b4557c9e1ec96be819f",
         ),
     ),
+    _qwen35(
+        "qwen3.5",
+        models="Qwen3.5, enable_thinking=False",
+        thinks=False,
+        json_values=False,
+        options={"enable_thinking": False},
+        sha256=_QWEN35_SHA256,
+    ),
+    _qwen35(
+        "qwen3.5-thinking",
+        models="Qwen3.5, thinking on",
+        thinks=True,
+        json_values=False,
+        options={"enable_thinking": True},
+        sha256=_QWEN35_SHA256,
+    ),
+    _qwen35(
+        "qwen3.6",
+        models="Qwen3.6 and Qwen3.8, enable_thinking=False",
+        thinks=False,
+        json_values=True,
+        options={"enable_thinking": False},
+        sha256=(_QWEN36_SHA256, _QWEN38_SHA256),
+    ),
+    _qwen35(
+        "qwen3.6-thinking",
+        models="Qwen3.6, thinking on, preserve_thinking=True",
+        thinks=True,
+        json_values=True,
+        options={"enable_thinking": True, "preserve_thinking": True},
+        sha256=(_QWEN36_SHA256,),
+    ),
 )
 FAMILIES: Mapping[str, Family] = {family.name: family for family in _FAMILIES}
 
-_CALL = {"type": "function", "function": {"name": "look", "arguments": {"path": "a b/ö.py", "n": 2, "deep": {"x": [1, None]}}}}
+_CALL = {"id": "callabc01", "type": "function", "function": {"name": "look", "arguments": {"path": "a b/ö.py", "n": 2, "ok": True, "deep": {"x": [1, None]}}}}
 _TOOL = {"type": "function", "function": {"name": "look", "description": "Look at it.", "parameters": {"type": "object", "properties": {}}}}
 # Conversations on which an official template preserves prefixes and loses nothing; (messages, with tools, generation prompt).
 PROBES: tuple[tuple[Messages, bool, bool], ...] = (
@@ -140,7 +233,7 @@ PROBES: tuple[tuple[Messages, bool, bool], ...] = (
         (
             {"role": "user", "content": "hello"},
             {"role": "assistant", "content": "", "reasoning_content": "hm", "tool_calls": [_CALL]},
-            {"role": "tool", "name": "look", "content": 'one\n"two"'},
+            {"role": "tool", "name": "look", "tool_call_id": "callabc01", "content": 'one\n"two"'},
             {"role": "assistant", "content": "done", "reasoning_content": "so"},
         ),
         True,
@@ -172,14 +265,25 @@ def recognise(own_template: str, render: Render) -> Family | None:
 
 def _agree(probe: tuple[Messages, bool, bool], family: Family, own_template: str, render: Render) -> bool:
     messages, with_tools, prompt = probe
-    if family.thinking == "left out":
-        messages = [{k: v for k, v in m.items() if k != "reasoning_content"} for m in messages]
-        # without thinking the hybrid template rewrites a step once another follows it, so only its last message is comparable
-        if family.constants.get("think_header") and sum(m["role"] == "assistant" for m in messages) > 1:
-            messages, prompt = messages[:2], False
+    if not family.official_tools and (with_tools or any(m["role"] in ("tool", "system") for m in messages)):
+        return True
+    if family.rewrites_steps and sum(m["role"] == "assistant" for m in messages) > 1:
+        messages, prompt = messages[:2], False
+    messages = [_asked(m, family) for m in messages]
     tools = [_TOOL] if with_tools else None
     try:
         theirs = render(messages, tools=tools, add_generation_prompt=prompt, template=own_template, **family.options)
     except RenderError:  # a template that rejects a tool or a role is of another family
         return False
-    return theirs == render(messages, tools=tools, add_generation_prompt=prompt, template=family.template)
+    ours = render(messages, tools=tools, add_generation_prompt=prompt, template=family.template)
+    if not family.official_ends and messages[-1]["role"] == "assistant":
+        ours = ours.removesuffix(family.end_of(messages[-1]))
+    return theirs == ours
+
+
+def _asked(message: Mapping[str, Any], family: Family) -> Mapping[str, Any]:
+    """A message as the official template of a family reads it: thinking left out, or under both names that templates have for it."""
+    asked = {k: v for k, v in message.items() if k != "reasoning_content"}
+    if family.thinking == "kept" and "reasoning_content" in message:
+        asked |= {"reasoning_content": message["reasoning_content"], "thinking": message["reasoning_content"]}
+    return asked
