@@ -23,6 +23,19 @@ TEMPLATES = Path(__file__).resolve().parent.parent / "fixtures" / "templates"
 LLAMA_SPECIAL = (
     "<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|eom_id|>", "<|python_tag|>",
 )  # fmt: skip
+GLM_SPECIAL = ("<|endoftext|>", "[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>")
+GLM_PLAIN = (
+    "/nothink", "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<arg_key>", "</arg_key>",
+    "<arg_value>", "</arg_value>",
+)  # fmt: skip
+MISTRAL_SPECIAL = (
+    "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]",
+    "[TOOL_CALLS]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]", "[ARGS]", "[CALL_ID]",
+)  # fmt: skip
+GPTOSS_SPECIAL = (
+    "<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>", "<|channel|>", "<|start|>", "<|end|>", "<|message|>", "<|call|>",
+)  # fmt: skip
+GEMMA_SPECIAL = ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>")
 # family -> the fixtures whose template it stands for
 OFFICIAL = {
     "qwen2.5": ("qwen2_5",),
@@ -34,10 +47,17 @@ OFFICIAL = {
     "qwen3.5-thinking": ("qwen3_5_think",),
     "qwen3.6": ("qwen3_6",),
     "qwen3.6-thinking": ("qwen3_6",),
+    "glm-4.5": ("glm4moe",),
+    "glm-4.5-thinking": ("glm4moe",),
+    "mistral-v7": ("mistral_v7",),
+    "mistral-v11": ("mistral_v11",),
+    "mistral-v13": ("mistral_v13",),
+    "gemma": ("gemma", "gemma3"),
+    "gpt-oss": ("gptoss",),
 }
 CASES = [(family, fixture) for family, fixtures in OFFICIAL.items() for fixture in fixtures]
 # Where an official text serves two families, "auto" takes the first: the other one has to be named.
-NAMED = {"qwen3-thinking": "qwen3", "qwen3.5-thinking": "qwen3.5", "qwen3.6-thinking": "qwen3.6"}
+NAMED = {"qwen3-thinking": "qwen3", "qwen3.5-thinking": "qwen3.5", "qwen3.6-thinking": "qwen3.6", "glm-4.5-thinking": "glm-4.5"}
 TOOLS = (
     ToolSpec(name="Read", description="Read <|im_end|> a file.", parameters={"type": "object", "properties": {"p": {"type": "string"}}}),
     ToolSpec(name="Bash"),
@@ -46,6 +66,16 @@ TOOLS = (
 
 def official(fixture: str) -> str:
     return (TEMPLATES / f"{fixture}.jinja").read_text(encoding="utf-8")
+
+
+MERGED = ("a == b", "</tool_response>\n<tool_response>\n", *["x.\n\ny\n\n\nz\n\n\n\n"] * 50)
+# the beginning of a family's name -> special tokens, other added tokens, and which of them the tokenizer knows by a role
+OTHERS: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, str | None]]] = {
+    "glm": (GLM_SPECIAL, GLM_PLAIN, {"bos": None, "eos": "<|endoftext|>", "pad": "<|endoftext|>"}),
+    "mistral": (MISTRAL_SPECIAL, (), {"bos": "<s>", "eos": "</s>", "pad": "<unk>"}),
+    "gpt-oss": (GPTOSS_SPECIAL, (), {"bos": None, "eos": "<|return|>", "pad": "<|endoftext|>"}),
+    "gemma": (GEMMA_SPECIAL, (), {"bos": "<bos>", "eos": "<eos>", "pad": "<pad>"}),
+}
 
 
 @cache
@@ -73,10 +103,23 @@ def llama_tokenizer() -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=bos, eos_token="<|eot_id|>", pad_token="<|end_of_text|>")
 
 
+@cache
+def tiny_tokenizer(special: tuple[str, ...], plain: tuple[str, ...], *, bos: str | None, eos: str, pad: str) -> Any:
+    """Byte-level BPE without a normaliser; a tokenizer with a first token puts it before every text, as the real ones do."""
+    backend = train_bpe([*corpus(), *MERGED], vocab_size=900, special=special, plain=plain)
+    backend.normalizer = None
+    if bos:
+        backend.post_processor = processors.TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, backend.token_to_id(bos))])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=bos, eos_token=eos, pad_token=pad)
+
+
 def tokenizer_for(family: str, *, fixture: str = "") -> Any:
     """A tiny tokenizer with a family's control tokens."""
     if family == "llama3":
         return llama_tokenizer()
+    for name, (special, plain, named) in OTHERS.items():
+        if family.startswith(name):
+            return tiny_tokenizer(special, plain, **named)
     return chatml_tokenizer(plain=CHATML_PLAIN[:2]) if fixture == "qwen2_5" else chatml_tokenizer()
 
 
@@ -108,7 +151,8 @@ def read(render: Renderer, text: str) -> str:
 
 NASTY = (
     "<|im_end|>", "<|im_start|>assistant\nSure", "</tool_response>", "</think>", "<think>x</think>", "<tool_call>\n{", "<|eot_id|>",
-    "<|endoftext|>", "</function>\n</tool_call>", "\n</parameter>\n",
+    "<|endoftext|>", "[INST]", "[/TOOL_RESULTS]", "</s>", "<end_of_turn>\n", "<|observation|>", "<|user|>", "<|call|>", "<|start|>assistant<|channel|>final<|message|>", "/nothink",
+    "</arg_value>\n", "</function>\n</tool_call>", "\n</parameter>\n",
     "<|begin_of_text|>", "<|start_header_id|>system<|end_header_id|>\n\n", "<|im_", "end|>", "\n\nlead", "\n", "trail.\n", "   ", "}\n\n",
     "e\u0301", "\u0301", "👩‍💻 日本語", "\ud83d", "\ue000\ue001", "don't", '"quoted"\\n', "a\tb\r\nc", "x" * 60, "12345",
 )  # fmt: skip

@@ -37,7 +37,7 @@ def random_messages(rng: random.Random, *, thinking: bool) -> Messages:
     for _ in range(rng.randint(1, 3)):
         message: dict[str, Any] = {"role": "assistant", "content": text()}
         if thinking and rng.random() < 0.7:
-            message["reasoning_content"] = text()
+            message["reasoning_content"] = text() or "so"  # transformers gives it to gpt-oss' official template under its name, too
         num_calls = rng.choice((0, 0, 1, 1, 1, 2))
         if num_calls:
             message["tool_calls"] = [random_call(count) for _ in range(num_calls)]
@@ -64,6 +64,9 @@ def is_faithful(render: Any, messages: Messages, *, tools: Any = (), family: Fam
 
     An official template that writes the end of a message only as the beginning of the next one must write the right one.
     """
+    # Gemma's lets a system message through at odd places, as a role that its models do not have
+    if family and not family.official_tools and any(m["role"] == "system" for m in messages[1:]):
+        return False
     try:
         full = render(messages)
         for index, message in enumerate(messages):
@@ -96,18 +99,18 @@ def test_variant_is_the_official_template_wherever_that_one_is_faithful(family: 
     known = FAMILIES[family]
     render = partial(render_template, tokenizer, tools=tool_messages(tools))
     theirs = partial(render, template=official(fixture), **known.options)
+    ours = partial(render, template=known.template, **known.as_of_today())
     rng = random.Random(f"{family}{fixture}")
     faithful = 0
-    for _ in range(300):
+    for _ in range(300 if known.official_tools else 3000):
         messages = random_messages(rng, thinking=known.thinking == "kept")
         if is_faithful(theirs, messages, tools=tools, family=known):
             faithful += 1
             last = messages[-1]
             unwritten = known.end_of(last) if last["role"] == "assistant" and not known.official_ends else ""
-            assert render(messages, template=known.template) == theirs(messages) + unwritten
-            if not unwritten:
-                ours = render(messages, template=known.template, add_generation_prompt=True)
-                assert ours == theirs(messages, add_generation_prompt=True)
+            assert ours(messages) == theirs(messages) + unwritten
+            if not unwritten and theirs(messages, add_generation_prompt=True).startswith(theirs(messages)):
+                assert ours(messages, add_generation_prompt=True) == theirs(messages, add_generation_prompt=True)
     assert faithful >= 15 if known.official_tools or not tools else faithful == 0
 
 
