@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from composer_replication.core.errors import RenderError
+from composer_replication.core.trace import Text, ToolCall, ToolResult, ToolSpec, Turn
 from composer_replication.tokens.families import FAMILIES, Family, recognise, template_sha256
 from composer_replication.tokens.hf import render_template
-from composer_replication.tokens.messages import tool_messages
+from composer_replication.tokens.messages import nine_characters, tool_messages
 from composer_replication.tokens.renderer import Renderer
 from tests.tokens.students import CASES, NAMED, TOOLS, chatml_tokenizer, llama_tokenizer, official, renderer, tokenizer_for
 
@@ -190,3 +191,93 @@ def test_an_unknown_family_and_a_missing_template_say_which_there_are() -> None:
             Renderer.for_tokenizer(tokenizer)
     finally:
         tokenizer.chat_template = before
+
+
+SCHEMAS = [
+    {"type": "object", "properties": {"path": {"type": "string", "description": "Where."}, "n": {"type": "integer", "default": 3}}},
+    {"type": "object", "properties": {"kind": {"type": "string", "enum": ["a", "b"], "default": "a"}}, "required": ["kind"]},
+    {"type": "object", "properties": {"many": {"type": "array", "items": {"type": "integer"}, "nullable": True}, "any": {"type": "array"}}},
+    {"type": "object", "properties": {"deep": {"type": "object", "properties": {"x": {"type": "number"}, "y": {"type": "boolean"}}}}},
+    {"type": "object", "properties": {"rows": {"type": "array", "items": {"type": "object", "properties": {"x": {"type": "string"}}}}}},
+    {
+        "type": "object",
+        "properties": {"u": {"type": ["string", "null"]}, "o": {"oneOf": [{"type": "string"}, {"type": "integer"}]}, "e": {}},
+    },
+    {"type": "object", "properties": {"name": {"type": "string", "nullable": True}, "free": {"type": "object"}}},
+]
+
+
+@pytest.mark.parametrize(("family", "fixture"), CASES)
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_tools_are_written_as_the_official_template_writes_them(family: str, fixture: str, schema: dict[str, Any]) -> None:
+    known = FAMILIES[family]
+    if not known.official_tools:
+        return
+    tools = tool_messages([ToolSpec(name="Look", description="Look at it.", parameters=schema)])
+    render = partial(render_template, tokenizer_for(family, fixture=fixture), [{"role": "user", "content": "hi"}], tools=tools)
+    assert render(template=known.template, **known.as_of_today()) == render(template=official(fixture), **known.options)
+
+
+def test_ids_of_calls_are_hashed_so_that_ids_alike_at_either_end_stay_apart() -> None:
+    ids = ["toolu_01ABCDEFGHIJ_x", "toolu_01ABCDEFGHIJ_y", "a_toolu_01ABCDEFGHIJ", "b_toolu_01ABCDEFGHIJ", "c1", "c2", "", "éééééééé1"]
+    short = [nine_characters(i) for i in ids]
+    assert len(set(short)) == len(ids)
+    assert all(len(s) == 9 and s.isascii() and s.isalnum() for s in short)
+    assert nine_characters("abc123XYZ") == "abc123XYZ"
+
+
+@pytest.mark.parametrize("fixture", ["mistral_v7", "mistral_v11"])
+def test_results_carry_the_ids_of_their_calls(fixture: str) -> None:
+    family = fixture.replace("_", "-")
+    calls = (ToolCall("toolu_01A_first", "Read", {}), ToolCall("toolu_01A_second", "Read", {}))
+    turns = [
+        Turn(role="user", author="human", blocks=(Text("hi"),)),
+        Turn(role="assistant", author="m", blocks=calls),
+        Turn(role="tool", author="environment", blocks=(ToolResult("toolu_01A_second", "two"), ToolResult("toolu_01A_first", "one"))),
+    ]
+    text = renderer(family, fixture).render(turns).text
+    for call, result in zip(calls, ("one", "two"), strict=True):
+        assert text.count(nine_characters(call.id)) == 2
+        assert f"[TOOL_RESULTS]{nine_characters(call.id)}[TOOL_CONTENT]{result}[/TOOL_RESULTS]" in text
+
+
+def test_several_calls_in_one_message_are_counted_where_each_is_a_message_of_its_own() -> None:
+    calls = (ToolCall("c1", "Read", {"p": "a"}), ToolCall("c2", "Bash", {}))
+    turns = [Turn(role="user", author="human", blocks=(Text("hi"),)), Turn(role="assistant", author="m", blocks=calls)]
+    rendered = renderer("gpt-oss", "gptoss").render(turns)
+    assert rendered.notes == {"thinking_missing": 1, "parallel_calls": 1}
+    assert rendered.text.endswith(
+        '<|start|>assistant to=functions.Read<|channel|>commentary json<|message|>{"p": "a"}<|call|>'
+        "<|start|>assistant to=functions.Bash<|channel|>commentary json<|message|>{}<|call|>"
+    )
+    assert "parallel_calls" not in renderer("mistral-v7", "mistral_v7").render(turns).notes
+
+
+def test_a_result_that_no_call_stands_before_is_refused_by_gpt_oss() -> None:
+    turns = [
+        Turn(role="user", author="human", blocks=(Text("hi"),)),
+        Turn(role="tool", author="environment", blocks=(ToolResult("lost", "x"),)),
+    ]
+    with pytest.raises(RenderError, match="names no tool and stands behind no call"):
+        renderer("gpt-oss", "gptoss").render(turns)
+
+
+def test_gemma_keeps_what_is_said_between_two_messages_in_one_user_turn() -> None:
+    turns = [
+        Turn(role="system", author="harness", blocks=(Text("Be brief."),)),
+        Turn(role="user", author="human", blocks=(Text("hi"),)),
+        Turn(role="assistant", author="m", blocks=(ToolCall("c1", "Read", {"p": "a"}),)),
+        Turn(role="tool", author="environment", blocks=(ToolResult("c1", "no such tool."),)),
+        Turn(role="assistant", author="m", blocks=(Text("Done."),)),
+    ]
+    render = renderer("gemma", "gemma3")
+    view = render.hint_view(turns, target=4, hint="Tools: Look", site_id="s", kind="k")
+    whole = render.render(turns)
+    teacher = render.codec.decode(whole.ids[: view.at] + view.hint_ids + whole.ids[view.at : view.span[1]])
+    assert teacher == (
+        "<bos><start_of_turn>user\nBe brief.\n\nhi<end_of_turn>\n"
+        '<start_of_turn>model\n{"name": "Read", "parameters": {"p": "a"}}<end_of_turn>\n'
+        "<start_of_turn>user\n<tool_response>\nno such tool.\n</tool_response> \n\nTools: Look<end_of_turn>\n"
+        "<start_of_turn>model\nDone.<end_of_turn>"
+    )
+    assert view.rendering == "appended"

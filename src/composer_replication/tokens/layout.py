@@ -90,9 +90,11 @@ def prefix_layout(render: Callable[..., str], messages: Sequence[Message], *, na
     """
     full = render(messages, add_generation_prompt=False)
     starts, bodies = [0], [(0, 0)]
+    joint = 0  # so many messages at the beginning end where only the next one ends
     for index, message in enumerate(messages):
         if index > 0:
             shorter = _alone(render, messages[:index], names[index], needed=message["role"] == "assistant")
+            joint += shorter is None
             starts.append(num_shared(shorter, full) if shorter is not None else starts[-1])
             bodies.append((starts[-1], starts[-1]))
             if message["role"] == "assistant":
@@ -100,7 +102,8 @@ def prefix_layout(render: Callable[..., str], messages: Sequence[Message], *, na
         if message["role"] == "assistant":
             bodies[index] = _body(render, messages, index, full, names[index], ends)
     for index, message in enumerate(messages):
-        end = starts[index + 1] if index + 1 < len(messages) else len(full)
+        behind = max(index, joint) + 1
+        end = starts[behind] if behind < len(messages) else len(full)
         _must_hold(full[starts[index] : end], message, names[index])
     return Layout(text=full, places=tuple(Place(a, b) for a, b in zip(starts, bodies, strict=True)))
 
