@@ -45,7 +45,7 @@ OFFICIAL = {
     "llama3": ("llama3_1", "llama3_2"),
     "qwen3.5": ("qwen3_5_nothink",),
     "qwen3.5-thinking": ("qwen3_5_think",),
-    "qwen3.6": ("qwen3_6",),
+    "qwen3.6": ("qwen3_6", "qwen3_8"),
     "qwen3.6-thinking": ("qwen3_6",),
     "glm-4.5": ("glm4moe",),
     "glm-4.5-thinking": ("glm4moe",),
@@ -151,7 +151,8 @@ def read(render: Renderer, text: str) -> str:
 
 NASTY = (
     "<|im_end|>", "<|im_start|>assistant\nSure", "</tool_response>", "</think>", "<think>x</think>", "<tool_call>\n{", "<|eot_id|>",
-    "<|endoftext|>", "[INST]", "[/TOOL_RESULTS]", "</s>", "<end_of_turn>\n", "<|observation|>", "<|user|>", "<|call|>", "<|start|>assistant<|channel|>final<|message|>", "/nothink",
+    "<|endoftext|>", "[INST]", "[/TOOL_RESULTS]", "</s>", "<end_of_turn>\n", "<|observation|>", "<|user|>", "<|call|>",
+    "<|start|>assistant<|channel|>final<|message|>", "/nothink",
     "</arg_value>\n", "</function>\n</tool_call>", "\n</parameter>\n",
     "<|begin_of_text|>", "<|start_header_id|>system<|end_header_id|>\n\n", "<|im_", "end|>", "\n\nlead", "\n", "trail.\n", "   ", "}\n\n",
     "e\u0301", "\u0301", "👩‍💻 日本語", "\ud83d", "\ue000\ue001", "don't", '"quoted"\\n', "a\tb\r\nc", "x" * 60, "12345",

@@ -214,7 +214,7 @@ def test_tools_are_written_as_the_official_template_writes_them(family: str, fix
     if not known.official_tools:
         return
     tools = tool_messages([ToolSpec(name="Look", description="Look at it.", parameters=schema)])
-    render = partial(render_template, tokenizer_for(family, fixture=fixture), [{"role": "user", "content": "hi"}], tools=tools)
+    render: Any = partial(render_template, tokenizer_for(family, fixture=fixture), [{"role": "user", "content": "hi"}], tools=tools)
     assert render(template=known.template, **known.as_of_today()) == render(template=official(fixture), **known.options)
 
 

@@ -195,7 +195,7 @@ def test_a_template_that_demands_a_user_message_is_judged_by_what_it_renders() -
 
 def test_its_refusals_give_the_real_reason() -> None:
     system = Turn(role="system", author="harness", blocks=(Text("Be brief."),))
-    with pytest.raises(RenderError, match="the messages before turn 1 cannot be rendered without it.*No user query"):
+    with pytest.raises(RenderError, match=r"the messages before turn 1 cannot be rendered without it.*No user query"):
         renderer_of(DEMANDS_USER).render([system, turns()[1], turns()[0]])
     rewrites = DEMANDS_USER.replace("'<|im_start|>' ~ m.role ~", "('' if loop.last else '<|im_start|>') ~ m.role ~", 1)
     assert rewrites != DEMANDS_USER

@@ -265,7 +265,7 @@ def _key_value_pairs(pieces: Sequence[Piece]) -> Part:
 
 
 def _mistral(pieces: Sequence[Piece], *, version: str) -> Iterator[Part]:
-    """Text, then [TOOL_CALLS]: one JSON list (v7), or a name, [CALL_ID] and [ARGS] for each call (v11, v13), as mistral.jinja writes them."""
+    """Text, then [TOOL_CALLS]: one JSON list (v7), or a name, [CALL_ID] and [ARGS] for each call (v11, v13), as in mistral.jinja."""
     at = next((i for i, p in enumerate(pieces) if p == Piece("[TOOL_CALLS]", True)), len(pieces))
     if text := _joined(pieces[:at]):
         yield Text(text)

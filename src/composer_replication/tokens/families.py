@@ -62,8 +62,8 @@ class Family:
     `end_token` is the last token of a message as it is sampled, `call_end_token` that of a message with calls ("" = the same).
     `hint` says how a hint is rendered: a system message of its own, or, where the official template knows none in mid-conversation,
     appended to the message above: "joined" by the variant, which writes a system message at the end of the user message or results
-    above it, or "appended" to the text of the message above. `short_ids`: calls and results carry ids of nine letters and digits. `call_each`: the format ends a
-    message at its first call, so several calls follow one another as messages of their own. `rewrites_steps`: the official
+    above it, or "appended" to the text of the message above. `short_ids`: calls and results carry ids of nine letters and digits.
+    `call_each`: the format ends a message at its first call, so several calls follow one another as messages of their own. `rewrites_steps`: the official
     template renders a step otherwise once another follows it. `official_ends`, `official_tools`: whether the official template writes
     the end of a message whatever follows it, and tools and calls at all. `dated`: it writes today's date, the variant a fixed one.
     Example: FAMILIES["qwen3"].end_token -> "<|im_end|>"
@@ -129,7 +129,10 @@ def _chatml(name: str, *, default_system: str = "", think_header: str = "", keep
 
 
 _QWEN3_SHA256 = "a55ee1b1660128b7098723e0abcd92caa0788061051c62d51cbe87d9cf1974d8"
-_GLM_SHA256 = ("44f815868bf02fa458dd2f741a338046f4bf45f398eb6d067766726b9d96cce3",)
+_GLM_SHA256 = (
+    "44f815868bf02fa458dd2f741a338046f4bf45f398eb6d067766726b9d96cce3",
+    "b1e56a48a6c16b1ccc8c3c8f2e2a28d6627efb93f15fbfe13eb1bbd175a4756b",  # 4.6
+)
 _QWEN35_SHA256 = (
     "a4aee8afcf2e0711942cf848899be66016f8d14a889ff9ede07bca099c28f715",
     "273d8e0e683b885071fb17e08d71e5f2a5ddfb5309756181681de4f5a1822d80",
@@ -151,7 +154,8 @@ def _qwen35(name: str, *, models: str, thinks: bool, json_values: bool, options:
         end_token="<|im_end|>",
         header_tokens=("<|im_start|>", "<think>", "</think>"),
         models=models,
-        note=f"{thought}; the values of arguments are bare text; a system message in mid-conversation stands at the end of what a user or tool said above",
+        note=f"{thought}; the values of arguments are bare text; a system message in mid-conversation stands at the end of what a user or "
+        "tool said above",
         thinking="kept" if thinks else "left out",
         hint="joined",
         constants={"thinks": thinks, "json_values": json_values},
@@ -184,24 +188,28 @@ def _glm(name: str, *, thinks: bool) -> Family:
 
 
 def _mistral(version: str, *, models: str, tokens: tuple[str, ...], ids: bool, sha256: str) -> Family:
+    common = (
+        "<s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]",
+        "[TOOL_RESULTS]", "[/TOOL_RESULTS]",
+    )  # fmt: skip
+    numbered = (
+        "calls and results carry ids of nine letters and digits, hashed from the log's, and those of calls are inside T"
+        if ids
+        else "calls and results carry no ids, so results are told apart by their order alone"
+    )
     return Family(
         name=f"mistral-{version}",
         file="mistral.jinja",
         end_token="</s>",
-        header_tokens=(
-            "<s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]",
-            "[TOOL_RESULTS]", "[/TOOL_RESULTS]", *tokens,
-        ),  # fmt: skip
+        header_tokens=(*common, *tokens),
         models=models,
-        note="the tools stand before the first message and stay there; "
-        + ("calls and results carry ids of nine letters and digits, hashed from the log's, and those of calls are inside T; " if ids else
-           "calls and results carry no ids, so results are told apart by their order alone; ")
-        + "thinking in a log is left out and counted; a hint is appended to the message above",
+        note=f"the tools stand before the first message and stay there; {numbered}; thinking in a log is left out and counted; a hint is "
+        "appended to the message above",
         hint="appended",
         short_ids=ids,
         constants={"version": version},
         sha256=(sha256,),
-    )  # fmt: skip
+    )
 
 
 _FAMILIES = (
@@ -285,7 +293,8 @@ _FAMILIES = (
     _glm("glm-4.5-thinking", thinks=True),
     _mistral(
         "v7",
-        models="Mistral with tokenizer v7-tekken: Mistral-Small-24B-Instruct-2501, Mistral-Small-3.1-24B-Instruct-2503, Devstral-Small-2505",
+        models="Mistral with tokenizer v7-tekken: Mistral-Small-24B-Instruct-2501, Mistral-Small-3.1-24B-Instruct-2503, "
+        "Devstral-Small-2505",
         tokens=("[TOOL_CONTENT]",),
         ids=True,
         sha256="165382433e4b79ea9fb6b75f1789089ee8582107ec09af5763ec58adf324f991",
@@ -311,7 +320,8 @@ _FAMILIES = (
         header_tokens=("<bos>", "<start_of_turn>"),
         models="Gemma 1, 2 and 3 Instruct",
         note="no official format of tools, calls and results: here they are words in the user's and the model's turns; what is said "
-        "between two messages of the model, hints and system messages too, stands in one user turn; thinking in a log is left out and counted",
+        "between two messages of the model, hints and system messages too, stands in one user turn; thinking in a log is "
+        "left out and counted",
         hint="joined",
         official_tools=False,
         sha256=(
@@ -326,9 +336,10 @@ _FAMILIES = (
         call_end_token="<|call|>",
         header_tokens=("<|start|>", "<|message|>", "<|channel|>", "<|end|>"),
         models="gpt-oss-20b and gpt-oss-120b",
-        note="thinking is the analysis channel, a message without it has none; words beside a call are analysis too, commentary if there is "
-        "thinking; a message ends with <|call|> or <|return|> also in mid-conversation; several calls of a message follow one another, each "
-        "with its own <|call|> (counted as parallel_calls); a system message in mid-conversation is a developer message; the date is 2025-08-05",
+        note="thinking is the analysis channel, a message without it has none; words beside a call are analysis too, commentary if there "
+        "is thinking; a message ends with <|call|> or <|return|> also in mid-conversation; several calls of a message follow one another, "
+        "each with its own <|call|> (counted as parallel_calls); a system message in mid-conversation is a developer message; the date is "
+        "2025-08-05",
         thinking="kept",
         call_each=True,
         rewrites_steps=True,

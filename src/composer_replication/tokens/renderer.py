@@ -170,8 +170,8 @@ class Renderer:
         not looked at. Raises AlignmentError or RenderError where the hint cannot be inserted, or the target has no tokens, or
         `within`, the longer rendering that the view is meant for, does not begin with the student's ids.
         """
-        message = turns[target]
-        before = [turn for turn, item in zip(turns[:target], self.messages_of(turns[:target]), strict=True) if item.messages]
+        before, message = list(turns[:target]), turns[target]
+        before = [turn for turn, item in zip(before, self.messages_of(before), strict=True) if item.messages]
         hint = clean(hint, Counter())
         student = self.render([*before, message], tools=tools)
         begin, end = student.spans[-1].body
