@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from composer_replication.core.errors import ConfigError
-from composer_replication.core.trace import Block, Text, Thinking, ToolCall, Turn
+from composer_replication.core.trace import Block, Text, Thinking, ToolCall, ToolSpec, Turn
 from composer_replication.rollouts.parse import PARSERS, MalformedCall, Part, WrittenCall, parse_message, parser_of
 from composer_replication.tokens.families import FAMILIES
 from composer_replication.tokens.messages import clean
@@ -21,8 +22,8 @@ from tests.tokens.students import ARGUMENTS, CASES, TEXTS, chatml_tokenizer, rea
 every_template = pytest.mark.parametrize(("family", "fixture"), CASES)
 
 
-def parsed(render: Renderer, message: Turn | str) -> tuple[Part, ...]:
-    return parse_message(message_ids(render, message)[:-1], codec=render.codec, parser=parser_of(render))
+def parsed(render: Renderer, message: Turn | str, *, tools: Sequence[ToolSpec] = ()) -> tuple[Part, ...]:
+    return parse_message(message_ids(render, message)[:-1], codec=render.codec, parser=parser_of(render), tools=tools)
 
 
 def test_every_family_has_a_parser() -> None:
@@ -52,9 +53,25 @@ def test_what_the_template_writes_is_read_back(family: str, fixture: str, text: 
     blocks += [Text(text), *(ToolCall(f"c{i}", name, arguments) for i, (name, arguments) in enumerate(calls))]
     assume(text or calls or (thinking and thought))
     expected: list[Part] = [Thinking(read(render, thought))] if thinking and thought else []
-    expected += [Text(read(render, text))] if text else []
+    # gpt-oss has no place for words beside a call but its thinking
+    said = Thinking if family == "gpt-oss" and calls and not thought else Text
+    expected += [said(read(render, text))] if text else []
     expected += [WrittenCall(name, as_read(render, arguments)) for name, arguments in calls]
-    assert list(parsed(render, Turn(role="assistant", author="m", blocks=tuple(blocks)))) == expected
+    tools = []
+    if family.startswith(("qwen3.5", "qwen3.6", "glm")):  # values are bare text there: their types come from the schema
+        assume(len({name for name, _ in calls}) == len(calls))
+        assume(all(plain_key(key) for _, arguments in calls for key in arguments) or family.startswith("glm"))
+        assume("</parameter>" not in str(calls) or family.startswith("glm"))
+        tools = [ToolSpec(name=part.name, parameters=schema(part.arguments)) for part in expected if isinstance(part, WrittenCall)]
+    assert list(parsed(render, Turn(role="assistant", author="m", blocks=tuple(blocks)), tools=tools)) == expected
+
+
+def plain_key(key: str) -> bool:
+    return ">" not in key and "\n" not in key
+
+
+def schema(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {"properties": {k: {"type": "string" if isinstance(v, str) else "object"} for k, v in arguments.items()}}
 
 
 QWEN_PROBLEMS = [
@@ -132,3 +149,59 @@ def test_an_unknown_template_without_a_parser_is_refused() -> None:
     render = Renderer(tokenizer, family=None, own_template=template)
     with pytest.raises(ConfigError, match="the way this chat template writes tool calls is unknown"):
         parser_of(render)
+
+
+PROBLEMS = [
+    (
+        "qwen3.5",
+        "qwen3_5_nothink",
+        "<tool_call>\n<function=Read>\n<parameter=path>\na.py\n</function>\n</tool_call>",
+        "<parameter=...> block",
+    ),
+    ("qwen3.5", "qwen3_5_nothink", '<tool_call>\n{"name": "Read", "arguments": {}}\n</tool_call>', "one <function=...> block"),
+    ("qwen3.5", "qwen3_5_nothink", "<tool_call>\n<function=Read>\n", "does not end"),
+    ("glm-4.5", "glm4moe", "\n<tool_call>Read\n<arg_key>path</arg_key>\n</tool_call>", "an <arg_key> and an <arg_value>"),
+    ("glm-4.5", "glm4moe", "\n<tool_call>Read\n<arg_key>p</arg_key><arg_value>a</arg_value>\n</tool_call>", "a line ends"),
+    ("glm-4.5", "glm4moe", "\n<tool_call>\n</tool_call>", "begins with its name"),
+    ("mistral-v7", "mistral_v7", '[TOOL_CALLS]{"name": "Read", "arguments": {}}', "a JSON list"),
+    ("mistral-v7", "mistral_v7", '[TOOL_CALLS][{"name": "Read", "arguments": {}', "not JSON"),
+    ("mistral-v7", "mistral_v7", '[TOOL_CALLS][{"name": "Read", "parameters": {}}]', "'name', 'parameters'"),
+    ("mistral-v11", "mistral_v11", "[TOOL_CALLS]Read[CALL_ID]abcabcabc", "a call is a name, [ARGS]"),
+    ("mistral-v11", "mistral_v11", "[TOOL_CALLS][ARGS]{}", "the name is not"),
+    ("mistral-v13", "mistral_v13", "[TOOL_CALLS]Read[CALL_ID]abcabcabc[ARGS]{}", "a call is a name, [ARGS]"),
+    ("mistral-v13", "mistral_v13", "[TOOL_CALLS]Read[ARGS][1]", "is not a JSON object"),
+    ("gemma", "gemma3", '{"name": "Read", "arguments": {}}', "'name', 'arguments'"),
+    ("gpt-oss", "gptoss", " to=functions.Read<|channel|>commentary json<|message|>{", "not JSON"),
+    ("gpt-oss", "gptoss", " to=python<|channel|>commentary json<|message|>{}", "python is no function"),
+    ("gpt-oss", "gptoss", "<|channel|>secret<|message|>x", "a channel"),
+    ("gpt-oss", "gptoss", "just words", "a channel"),
+]
+
+
+@pytest.mark.parametrize(("family", "fixture", "text", "problem"), PROBLEMS)
+def test_a_malformed_call_of_the_other_families_is_named(family: str, fixture: str, text: str, problem: str) -> None:
+    codec = renderer(family, fixture).codec
+    (part,) = parse_message(codec.one_go(text), codec=codec, parser=PARSERS[family])
+    assert isinstance(part, MalformedCall) and problem in part.problem
+
+
+def test_bare_values_take_the_type_that_the_tool_declares() -> None:
+    render = renderer("qwen3.5", "qwen3_5_nothink")
+    call = Turn(role="assistant", author="m", blocks=(ToolCall("c", "Read", {"path": "3", "line": 3, "all": True, "by": None}),))
+    types = {"path": "string", "line": "integer", "all": "boolean", "by": ["number", "null"]}
+    tools = [ToolSpec(name="Read", parameters={"properties": {k: {"type": v} for k, v in types.items()}})]
+    assert parsed(render, call, tools=tools) == (WrittenCall("Read", {"path": "3", "line": 3, "all": True, "by": None}),)
+    assert parsed(render, call) == (WrittenCall("Read", {"path": "3", "line": "3", "all": "True", "by": "None"}),)
+    wrong = Turn(role="assistant", author="m", blocks=(ToolCall("c", "Read", {"line": "three"}),))
+    (part,) = parsed(render, wrong, tools=tools)
+    assert isinstance(part, MalformedCall) and "'line' is to be of type integer: not JSON" in part.problem
+
+
+@pytest.mark.parametrize(
+    "head", [" to=functions.Read<|channel|>commentary json", "<|channel|>commentary to=functions.Read <|constrain|>json"]
+)
+def test_a_harmony_call_may_name_its_function_before_or_behind_the_channel(head: str) -> None:
+    text = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant" + head + '<|message|>{"path": "a"}'
+    codec = renderer("gpt-oss", "gptoss").codec
+    parts = parse_message(codec.one_go(text), codec=codec, parser=PARSERS["gpt-oss"])
+    assert parts == (Thinking("Hm."), WrittenCall("Read", {"path": "a"}))

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from composer_replication.core.trace import Block, Segment, Session, SourceRef, Text, Thinking, ToolCall, ToolResult, ToolSpec, Turn
 from composer_replication.tokens.hf import load_tokenizer, render_template
-from composer_replication.tokens.messages import conversation, tool_messages
+from composer_replication.tokens.messages import tool_messages
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.tiny_tokenizer import CHATML_PLAIN, CHATML_SPECIAL, QWEN_PATTERN, train_bpe
 
@@ -23,6 +23,19 @@ TEMPLATES = Path(__file__).resolve().parent.parent / "fixtures" / "templates"
 LLAMA_SPECIAL = (
     "<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|eom_id|>", "<|python_tag|>",
 )  # fmt: skip
+GLM_SPECIAL = ("<|endoftext|>", "[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>")
+GLM_PLAIN = (
+    "/nothink", "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<arg_key>", "</arg_key>",
+    "<arg_value>", "</arg_value>",
+)  # fmt: skip
+MISTRAL_SPECIAL = (
+    "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]",
+    "[TOOL_CALLS]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]", "[ARGS]", "[CALL_ID]",
+)  # fmt: skip
+GPTOSS_SPECIAL = (
+    "<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>", "<|channel|>", "<|start|>", "<|end|>", "<|message|>", "<|call|>",
+)  # fmt: skip
+GEMMA_SPECIAL = ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>")
 # family -> the fixtures whose template it stands for
 OFFICIAL = {
     "qwen2.5": ("qwen2_5",),
@@ -30,8 +43,21 @@ OFFICIAL = {
     "qwen3-thinking": ("qwen3",),
     "qwen3-2507": ("qwen3_instruct_2507",),
     "llama3": ("llama3_1", "llama3_2"),
+    "qwen3.5": ("qwen3_5_nothink",),
+    "qwen3.5-thinking": ("qwen3_5_think",),
+    "qwen3.6": ("qwen3_6", "qwen3_8"),
+    "qwen3.6-thinking": ("qwen3_6",),
+    "glm-4.5": ("glm4moe",),
+    "glm-4.5-thinking": ("glm4moe",),
+    "mistral-v7": ("mistral_v7",),
+    "mistral-v11": ("mistral_v11",),
+    "mistral-v13": ("mistral_v13",),
+    "gemma": ("gemma", "gemma3"),
+    "gpt-oss": ("gptoss",),
 }
 CASES = [(family, fixture) for family, fixtures in OFFICIAL.items() for fixture in fixtures]
+# Where an official text serves two families, "auto" takes the first: the other one has to be named.
+NAMED = {"qwen3-thinking": "qwen3", "qwen3.5-thinking": "qwen3.5", "qwen3.6-thinking": "qwen3.6", "glm-4.5-thinking": "glm-4.5"}
 TOOLS = (
     ToolSpec(name="Read", description="Read <|im_end|> a file.", parameters={"type": "object", "properties": {"p": {"type": "string"}}}),
     ToolSpec(name="Bash"),
@@ -40,6 +66,16 @@ TOOLS = (
 
 def official(fixture: str) -> str:
     return (TEMPLATES / f"{fixture}.jinja").read_text(encoding="utf-8")
+
+
+MERGED = ("a == b", "</tool_response>\n<tool_response>\n", *["x.\n\ny\n\n\nz\n\n\n\n"] * 50)
+# the beginning of a family's name -> special tokens, other added tokens, and which of them the tokenizer knows by a role
+OTHERS: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, str | None]]] = {
+    "glm": (GLM_SPECIAL, GLM_PLAIN, {"bos": None, "eos": "<|endoftext|>", "pad": "<|endoftext|>"}),
+    "mistral": (MISTRAL_SPECIAL, (), {"bos": "<s>", "eos": "</s>", "pad": "<unk>"}),
+    "gpt-oss": (GPTOSS_SPECIAL, (), {"bos": None, "eos": "<|return|>", "pad": "<|endoftext|>"}),
+    "gemma": (GEMMA_SPECIAL, (), {"bos": "<bos>", "eos": "<eos>", "pad": "<pad>"}),
+}
 
 
 @cache
@@ -68,15 +104,34 @@ def llama_tokenizer() -> Any:
 
 
 @cache
+def tiny_tokenizer(special: tuple[str, ...], plain: tuple[str, ...], *, bos: str | None, eos: str, pad: str) -> Any:
+    """Byte-level BPE without a normaliser; a tokenizer with a first token puts it before every text, as the real ones do."""
+    backend = train_bpe([*corpus(), *MERGED], vocab_size=900, special=special, plain=plain)
+    backend.normalizer = None
+    if bos:
+        backend.post_processor = processors.TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, backend.token_to_id(bos))])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=bos, eos_token=eos, pad_token=pad)
+
+
+def tokenizer_for(family: str, *, fixture: str = "") -> Any:
+    """A tiny tokenizer with a family's control tokens."""
+    if family == "llama3":
+        return llama_tokenizer()
+    for name, (special, plain, named) in OTHERS.items():
+        if family.startswith(name):
+            return tiny_tokenizer(special, plain, **named)
+    return chatml_tokenizer(plain=CHATML_PLAIN[:2]) if fixture == "qwen2_5" else chatml_tokenizer()
+
+
+@cache
 def renderer(family: str, fixture: str) -> Renderer:
     """A renderer for a tokenizer folder as a hub model has it, with an official template; "auto" where recognition gives the family."""
-    qwen = chatml_tokenizer(plain=CHATML_PLAIN[:2]) if fixture == "qwen2_5" else chatml_tokenizer()
-    tokenizer = llama_tokenizer() if fixture.startswith("llama") else qwen
+    tokenizer = tokenizer_for(family, fixture=fixture)
     tokenizer.chat_template = official(fixture)
     with TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
         loaded = load_tokenizer(folder)
-    return Renderer.for_tokenizer(loaded, family="qwen3-thinking" if family == "qwen3-thinking" else "auto")
+    return Renderer.for_tokenizer(loaded, family=family if family in NAMED else "auto")
 
 
 def plain(
@@ -84,20 +139,21 @@ def plain(
 ) -> str:
     """The rendering as apply_chat_template gives it: no marks, no shield."""
     assert render.family is not None
-    items = conversation(turns, thinking=render.family.thinking == "kept")
-    messages = [message for item in items for message in item.messages]
+    messages = [message for item in render.messages_of(turns) for message in item.messages]
     text = partial(render_template, render.tokenizer, tools=tool_messages(tools), template=template or render.template)
     return text(messages, add_generation_prompt=prompt)
 
 
 def read(render: Renderer, text: str) -> str:
-    """The text as the family's tokenizer reads it: Qwen's composes accents, Llama's does not."""
-    return text if render.family is not None and render.family.name == "llama3" else unicodedata.normalize("NFC", text)
+    """The text as the family's tokenizer reads it: Qwen's composes accents, the others do not."""
+    return unicodedata.normalize("NFC", text) if render.family is None or render.family.name.startswith("qwen") else text
 
 
 NASTY = (
     "<|im_end|>", "<|im_start|>assistant\nSure", "</tool_response>", "</think>", "<think>x</think>", "<tool_call>\n{", "<|eot_id|>",
-    "<|endoftext|>",
+    "<|endoftext|>", "[INST]", "[/TOOL_RESULTS]", "</s>", "<end_of_turn>\n", "<|observation|>", "<|user|>", "<|call|>",
+    "<|start|>assistant<|channel|>final<|message|>", "/nothink",
+    "</arg_value>\n", "</function>\n</tool_call>", "\n</parameter>\n",
     "<|begin_of_text|>", "<|start_header_id|>system<|end_header_id|>\n\n", "<|im_", "end|>", "\n\nlead", "\n", "trail.\n", "   ", "}\n\n",
     "e\u0301", "\u0301", "👩‍💻 日本語", "\ud83d", "\ue000\ue001", "don't", '"quoted"\\n', "a\tb\r\nc", "x" * 60, "12345",
 )  # fmt: skip

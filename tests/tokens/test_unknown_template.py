@@ -175,3 +175,37 @@ def test_a_hint_is_not_appended_to_what_is_no_text() -> None:
     made = [replace(turns()[0], blocks=(Text("hi"), Opaque("image", "{}"))), *turns()[1:]]
     with pytest.raises(RenderError, match="cannot be inserted"):
         renderer_of(NO_SYSTEM).hint_view(made, target=1, hint="h", site_id="s", kind="k")
+
+
+# Like Qwen3.5's: a user message is demanded, wherever it stands.
+DEMANDS_USER = (
+    "{%- if not messages | selectattr('role', 'equalto', 'user') | list %}{{- raise_exception('No user query.') }}{%- endif %}" + SOUND
+)
+
+
+def test_a_template_that_demands_a_user_message_is_judged_by_what_it_renders() -> None:
+    system = Turn(role="system", author="harness", blocks=(Text("Be brief."),))
+    render, plain = renderer_of(DEMANDS_USER), renderer_of(SOUND)
+    rendered, expected = render.render([system, *turns()]), plain.render([system, *turns()])
+    written = [[s.body for s in r.spans if s.body[0] < s.body[1]] for r in (rendered, expected)]
+    assert rendered.ids == expected.ids and written[0] == written[1]
+    # where the system message ends cannot be found without rendering it alone, so its tokens count as the next message's
+    assert rendered.spans[0].start == rendered.spans[0].end == 0 and rendered.spans[1].end == expected.spans[1].end
+
+
+def test_its_refusals_give_the_real_reason() -> None:
+    system = Turn(role="system", author="harness", blocks=(Text("Be brief."),))
+    with pytest.raises(RenderError, match=r"the messages before turn 1 cannot be rendered without it.*No user query"):
+        renderer_of(DEMANDS_USER).render([system, turns()[1], turns()[0]])
+    rewrites = DEMANDS_USER.replace("'<|im_start|>' ~ m.role ~", "('' if loop.last else '<|im_start|>') ~ m.role ~", 1)
+    assert rewrites != DEMANDS_USER
+    with pytest.raises(RenderError, match="rewrites what came earlier"):
+        renderer_of(rewrites).render([system, *turns()])
+
+
+def test_the_official_qwen3_5_template_is_refused_for_rewriting_and_for_nothing_else() -> None:
+    edited = official("qwen3_5_nothink").replace("<function=", "<funktion=")  # no family any more
+    system = Turn(role="system", author="harness", blocks=(Text("Be brief."),))
+    with pytest.raises(RenderError) as caught:
+        renderer_of(edited).render([system, *turns(), Turn(role="user", author="human", blocks=(Text("Thanks."),))])
+    assert "rewrites what came earlier" in caught.value.what and "No user query" not in caught.value.what

@@ -168,7 +168,8 @@ class Episode:
         )
 
     def _message(self, ids: tuple[int, ...], logprobs: tuple[float, ...], *, ended: bool) -> tuple[Turn, dict[str, MalformedCall]]:
-        parts = parse_message(ids[:-1] if ended else ids, codec=self.voice.renderer.codec, parser=self.voice.parser)
+        written = ids[:-1] if ended else ids
+        parts = parse_message(written, codec=self.voice.renderer.codec, parser=self.voice.parser, tools=self.tools)
         blocks: list[Block] = []
         malformed: dict[str, MalformedCall] = {}
         for part in parts:

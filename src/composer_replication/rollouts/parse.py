@@ -19,13 +19,20 @@ from functools import partial
 from typing import Any
 
 from composer_replication.core.errors import ConfigError
-from composer_replication.core.trace import JSON, Text, Thinking
+from composer_replication.core.trace import JSON, Text, Thinking, ToolSpec
 from composer_replication.tokens.hf import TextCodec
 from composer_replication.tokens.renderer import Renderer
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 THINK, THOUGHT = "<think>", "</think>"
 PYTHON_TAG = "<|python_tag|>"
+_FUNCTION = re.compile(r"\n<function=(?P<name>[^>\n]+)>\n(?P<body>.*)</function>\n", re.DOTALL)
+_PARAMETER = re.compile(r"<parameter=(?P<key>[^>\n]+)>\n(?P<value>.*?)\n</parameter>\n", re.DOTALL)
+_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}  # as Qwen3.5's template writes them
+_HARMONY_HEAD = re.compile(
+    r"<\|start\|>assistant(?: to=(?P<to>[^\s<]+))?<\|channel\|>(?P<channel>analysis|commentary|final)"
+    r"(?: to=(?P<late>[^\s<]+))? ?(?:<\|constrain\|>)?(?:json)?"
+)
 _CALL_LINE = re.compile(r'\{\s*"(?:name|parameters|function)"')
 
 
@@ -53,13 +60,42 @@ class MalformedCall:
     problem: str
 
 
+@dataclass(frozen=True, slots=True)
+class BareCall(WrittenCall):
+    """A call whose values are bare text, which only the tool's schema can tell apart from numbers: BareCall("read", {"line": "3"})."""
+
+
 Part = Text | Thinking | WrittenCall | MalformedCall
 Parser = Callable[[Sequence[Piece]], Iterator[Part]]
 
 
-def parse_message(ids: Sequence[int], *, codec: TextCodec, parser: Parser) -> tuple[Part, ...]:
-    """The parts of a sampled message in the order written; `ids` are given without the end token."""
-    return tuple(parser(pieces_of(ids, codec=codec)))
+def parse_message(ids: Sequence[int], *, codec: TextCodec, parser: Parser, tools: Sequence[ToolSpec] = ()) -> tuple[Part, ...]:
+    """The parts of a sampled message in the order written; `ids` are given without the end token.
+
+    `tools` say of which type the values of a call are where the family writes them as bare text; without a schema they stay text.
+    """
+    schemas = {tool.name: tool.parameters for tool in tools}
+    parts = parser(pieces_of(ids, codec=codec))
+    return tuple(_typed(part, schemas.get(part.name, {})) if isinstance(part, BareCall) else part for part in parts)
+
+
+def _typed(call: BareCall, schema: Mapping[str, Any]) -> WrittenCall | MalformedCall:
+    properties = schema.get("properties")
+    values: dict[str, JSON] = {}
+    for key, text in call.arguments.items():
+        spec = properties.get(key) if isinstance(properties, Mapping) else None
+        declared = spec.get("type") if isinstance(spec, Mapping) else None
+        types = declared if isinstance(declared, list) else [declared]
+        if declared is None or "string" in types:
+            values[key] = text
+            continue
+        try:
+            values[key] = _DECODER.decode(_PYTHON_WORDS.get(str(text), str(text)))
+        except (ValueError, RecursionError) as error:
+            return MalformedCall(
+                f"{call.name}: {key} = {text}", f"{key!r} is to be of type {' or '.join(map(str, types))}: {_not_json(error)}"
+            )
+    return WrittenCall(call.name, values)
 
 
 def parser_of(renderer: Renderer) -> Parser:
@@ -94,8 +130,14 @@ def pieces_of(ids: Sequence[int], *, codec: TextCodec) -> list[Piece]:
     return cut
 
 
-def _chatml(pieces: Sequence[Piece], *, thinking: bool) -> Iterator[Part]:
-    """Text, then calls between <tool_call> tags, as chatml.jinja writes them."""
+def _json_call(pieces: Sequence[Piece]) -> Part:
+    return read_call(_joined(pieces), arguments="arguments")
+
+
+def _chatml(
+    pieces: Sequence[Piece], *, thinking: bool, read: Callable[[Sequence[Piece]], Part] = _json_call, gap: str = "\n"
+) -> Iterator[Part]:
+    """Text, then calls between <tool_call> tags, as chatml.jinja writes them; `gap` is what stands between the text and the calls."""
     rest = list(pieces)
     if thinking and rest and rest[0] == Piece(THINK, True):
         end = next((i for i, p in enumerate(rest) if p == Piece(THOUGHT, True)), len(rest))
@@ -108,7 +150,7 @@ def _chatml(pieces: Sequence[Piece], *, thinking: bool) -> Iterator[Part]:
     called = False
     while rest:
         at = next((i for i, p in enumerate(rest) if p.control and p.text in (OPEN, CLOSE)), len(rest))
-        yield from _text(_joined(rest[:at]), before_call=at < len(rest), after_call=called)
+        yield from _text(_joined(rest[:at]), before_call=at < len(rest), after_call=called, gap=gap)
         if at == len(rest):
             return
         end = next((i for i, p in enumerate(rest[at + 1 :], at + 1) if p.control and p.text in (OPEN, CLOSE)), len(rest))
@@ -120,7 +162,7 @@ def _chatml(pieces: Sequence[Piece], *, thinking: bool) -> Iterator[Part]:
             yield MalformedCall(_joined(rest[at:end]), f"the call does not end with {CLOSE}")
             rest = rest[end:]
         else:
-            yield read_call(_joined(rest[at + 1 : end]), arguments="arguments")
+            yield read(rest[at + 1 : end])
             rest = rest[end + 1 :]
 
 
@@ -161,12 +203,156 @@ def _llama_call(text: str, start: int) -> tuple[Part, int] | None:
     return _call_of(value, text=text[start:end], arguments="parameters"), line_end
 
 
+def _qwen35(pieces: Sequence[Piece], *, thinking: bool) -> Iterator[Part]:
+    """As chatml.jinja's, with <function=...> blocks in the tags; the header has opened the think block already."""
+    opened = [Piece(THINK, True), Piece("\n", False), *pieces] if thinking else pieces
+    return _chatml(opened, thinking=thinking, read=_function_block, gap="\n\n")
+
+
+def _function_block(pieces: Sequence[Piece]) -> Part:
+    """A <function=name> block with one <parameter=key> block a value, as qwen3_5.jinja writes them."""
+    text = _joined(pieces)
+    found = _FUNCTION.fullmatch(text)
+    if found is None:
+        return MalformedCall(text, "a call is one <function=...> block with the line breaks of the template")
+    values: dict[str, str] = {}
+    done = 0
+    for match in _PARAMETER.finditer(found["body"]):
+        if match.start() != done or match["key"] in values:
+            break
+        values[match["key"]] = match["value"]
+        done = match.end()
+    if done != len(found["body"]):
+        return MalformedCall(text, "a value is one <parameter=...> block with the line breaks of the template, each key once")
+    return BareCall(found["name"], values)
+
+
+def _glm(pieces: Sequence[Piece], *, thinking: bool) -> Iterator[Part]:
+    """As chatml.jinja's, with <arg_key> and <arg_value> pairs in the tags; what follows the header begins on a line of its own."""
+    rest = [piece for piece in _without_start(pieces, "\n") if piece.text]
+    if thinking and rest and rest[0] == Piece(THINK, True):
+        end = next((i for i, p in enumerate(rest) if p == Piece(THOUGHT, True)), len(rest))
+        inside, rest = rest[1:end], _without_start(rest[end + 1 :], "\n")
+        if thought := _joined(inside):
+            yield Thinking(thought)
+        if Piece(OPEN, True) in inside:
+            yield MalformedCall(_joined(inside), f"the call stands inside thinking that does not end with {THOUGHT}")
+    yield from _chatml(rest, thinking=False, read=_key_value_pairs)
+
+
+def _key_value_pairs(pieces: Sequence[Piece]) -> Part:
+    """A name, then <arg_key> and <arg_value> pairs, as glm4.jinja writes them; the tags are tokens, so values may spell them."""
+    text = _joined(pieces)
+    name, *rest = [*pieces, Piece("", False)] if pieces and not pieces[0].control else [Piece("", False), *pieces, Piece("", False)]
+    if not name.text.removesuffix("\n") or not name.text.endswith("\n"):
+        return MalformedCall(text, "a call begins with its name and a line break")
+    values: dict[str, str] = {}
+    while rest and rest != [Piece("", False)]:
+        fields: list[str] = []
+        for opening, closing in (("<arg_key>", "</arg_key>"), ("<arg_value>", "</arg_value>")):
+            end = next((i for i, p in enumerate(rest) if p == Piece(closing, True)), -1)
+            if end < 1 or rest[0] != Piece(opening, True):
+                return MalformedCall(text, "a value is an <arg_key> and an <arg_value>, each closed")
+            fields.append(_joined(rest[1:end]))
+            rest = rest[end + 1 :]
+            if not rest or rest[0].control or not rest[0].text.startswith("\n"):
+                return MalformedCall(text, f"a line ends behind {closing}")
+            rest = [p for p in (Piece(rest[0].text[1:], False), *rest[1:]) if p.text or p.control]
+        if fields[0] in values:
+            return MalformedCall(text, "a key stands twice in one call")
+        values[fields[0]] = fields[1]
+    return BareCall(name.text.removesuffix("\n"), values)
+
+
+def _mistral(pieces: Sequence[Piece], *, version: str) -> Iterator[Part]:
+    """Text, then [TOOL_CALLS]: one JSON list (v7), or a name, [CALL_ID] and [ARGS] for each call (v11, v13), as in mistral.jinja."""
+    at = next((i for i, p in enumerate(pieces) if p == Piece("[TOOL_CALLS]", True)), len(pieces))
+    if text := _joined(pieces[:at]):
+        yield Text(text)
+    while at < len(pieces):
+        end = next((i for i, p in enumerate(pieces[at + 1 :], at + 1) if p == Piece("[TOOL_CALLS]", True)), len(pieces))
+        yield from _mistral_list(_joined(pieces[at + 1 : end])) if version == "v7" else [_mistral_call(pieces[at + 1 : end], version)]
+        at = end
+
+
+def _mistral_list(text: str) -> Iterator[Part]:
+    try:
+        calls = _DECODER.decode(text.strip())
+    except (ValueError, RecursionError) as error:
+        yield MalformedCall(text, _not_json(error))
+        return
+    if not isinstance(calls, list) or not calls:
+        yield MalformedCall(text, "calls are a JSON list of objects")
+        return
+    for call in calls:  # the model may leave out the id, which the program that runs it gives in that case
+        known = {k: v for k, v in call.items() if k != "id"} if isinstance(call, dict) else call
+        yield _call_of(known, text=json.dumps(call, ensure_ascii=False), arguments="arguments")
+
+
+def _mistral_call(pieces: Sequence[Piece], version: str) -> Part:
+    text = _joined(pieces)
+    tags = [p.text for p in pieces if p.control and p.text in ("[CALL_ID]", "[ARGS]")]
+    if tags not in (["[ARGS]"], ["[CALL_ID]", "[ARGS]"]) or (version == "v13" and len(tags) == 2):
+        return MalformedCall(text, "a call is a name, [ARGS] and its arguments" + ("" if version == "v13" else ", with [CALL_ID] between"))
+    at = pieces.index(Piece("[ARGS]", True))
+    name = _joined(list(itertools.takewhile(lambda p: not p.control, pieces)))
+    return _named_call(name, _joined(pieces[at + 1 :]), text)
+
+
+def _harmony(pieces: Sequence[Piece]) -> Iterator[Part]:
+    """The harmony messages of one reply, behind the <|start|>assistant of its header: analysis, calls, commentary, final."""
+    rest = [Piece("<|start|>", True), Piece("assistant", False), *pieces]
+    while rest:
+        ends = (i for i, p in enumerate(rest) if p.control and p.text in ("<|end|>", "<|call|>", "<|return|>"))
+        end = next(ends, len(rest))
+        yield from _harmony_message(rest[:end])
+        rest = rest[end + 1 :]
+
+
+def _harmony_message(pieces: Sequence[Piece]) -> Iterator[Part]:
+    text = _joined(pieces)
+    at = next((i for i, p in enumerate(pieces) if p == Piece("<|message|>", True)), len(pieces))
+    head, body = _joined(pieces[:at]), _joined(pieces[at + 1 :])
+    found = _HARMONY_HEAD.fullmatch(head)
+    if found is None or at == len(pieces):
+        yield MalformedCall(text, "a message is <|start|>assistant<|channel|>, a channel, and <|message|>")
+        return
+    recipient = found["to"] or found["late"]
+    if recipient is None:
+        if body:
+            yield Thinking(body) if found["channel"] == "analysis" else Text(body)
+    elif not recipient.startswith("functions."):
+        yield MalformedCall(text, f"{recipient} is no function: write to=functions. and its name")
+    else:
+        yield _named_call(recipient.removeprefix("functions."), body, text)
+
+
+def _named_call(name: str, arguments: str, text: str) -> WrittenCall | MalformedCall:
+    """A call whose arguments alone are JSON."""
+    try:
+        value = _DECODER.decode(arguments.strip())
+    except (ValueError, RecursionError) as error:
+        return MalformedCall(text, _not_json(error))
+    return _call_of({"name": name, "arguments": value}, text=text, arguments="arguments")
+
+
 PARSERS: Mapping[str, Parser] = {
     "qwen2.5": partial(_chatml, thinking=False),
     "qwen3": partial(_chatml, thinking=False),
     "qwen3-thinking": partial(_chatml, thinking=True),
     "qwen3-2507": partial(_chatml, thinking=False),
     "llama3": _llama,
+    "qwen3.5": partial(_qwen35, thinking=False),
+    "qwen3.5-thinking": partial(_qwen35, thinking=True),
+    "qwen3.6": partial(_qwen35, thinking=False),
+    "qwen3.6-thinking": partial(_qwen35, thinking=True),
+    "glm-4.5": partial(_glm, thinking=False),
+    "glm-4.5-thinking": partial(_glm, thinking=True),
+    "mistral-v7": partial(_mistral, version="v7"),
+    "mistral-v11": partial(_mistral, version="v11"),
+    "mistral-v13": partial(_mistral, version="v13"),
+    "gemma": _llama,
+    "gpt-oss": _harmony,
 }
 """One parser for each of tokens/families.py."""
 
@@ -209,11 +395,11 @@ def _without_start(pieces: Sequence[Piece], start: str) -> list[Piece]:
     return list(pieces)
 
 
-def _text(text: str, *, before_call: bool, after_call: bool) -> Iterator[Text]:
-    """A text block, without the line break that templates write between text and calls, and between calls."""
+def _text(text: str, *, before_call: bool, after_call: bool, gap: str = "\n") -> Iterator[Text]:
+    """A text block, without the line breaks that templates write between text and calls, and between calls."""
     if after_call and not text.strip():
         return
-    text = text.removesuffix("\n") if before_call else text
+    text = text.removesuffix("\n" if after_call else gap) if before_call else text
     text = text.removeprefix("\n") if after_call else text
     if text:
         yield Text(text)

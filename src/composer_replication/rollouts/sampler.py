@@ -167,7 +167,9 @@ def _stop_ids(model: Any, voice: Voice) -> frozenset[int]:
     generation = getattr(model, "generation_config", None)
     also = getattr(generation, "eos_token_id", None)
     listed = also if isinstance(also, (list, tuple)) else [also]
-    return frozenset(int(i) for i in (voice.end_id, voice.renderer.tokenizer.eos_token_id, *listed) if i is not None)
+    return frozenset(
+        int(i) for i in (voice.end_id, *voice.renderer.end_ids, voice.renderer.tokenizer.eos_token_id, *listed) if i is not None
+    )
 
 
 def _check_context(model: Any, settings: Sampling) -> None:

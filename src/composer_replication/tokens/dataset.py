@@ -24,7 +24,6 @@ from composer_replication.core.errors import AlignmentError, RenderError, SiteEr
 from composer_replication.core.site import TARGET_CATEGORIES, Anchor, Hint, Preference, Site
 from composer_replication.core.trace import Segment, Session, Text, ToolCall, Turn
 from composer_replication.tokens.example import HintView, PreferencePair, Span, TrainingExample
-from composer_replication.tokens.messages import conversation
 from composer_replication.tokens.renderer import Rendered, Renderer
 from composer_replication.tokens.split import is_held_out
 from composer_replication.tokens.window import Plan, Window, before, head_positions, later_starts, run_starts, windows
@@ -204,9 +203,8 @@ class _SessionBuild:
         return Skipped(channel=channel, reason=reason, session_id=self.session.id, site_id=site_id, count=count, detail=detail)
 
     def _content(self) -> Iterator[Skipped]:
-        family = self.renderer.family
         notes: Counter[str] = Counter()
-        for item in conversation(self.session.turns, thinking=family is not None and family.thinking == "kept"):
+        for item in self.renderer.messages_of(self.session.turns):
             notes.update(item.notes)
         for name, count in sorted(notes.items()):
             yield self._skip("content", name, count=count)

@@ -11,15 +11,33 @@ qwen3            Qwen3-0.6B to 235B-A22B (2025-04), enable_thinking=False   left
 qwen3-thinking   the same models with thinking on                           kept                an empty think block first (2)
 qwen3-2507       Qwen3-4B/30B-A3B/235B-A22B-Instruct-2507                   left out, counted   text and calls
 llama3           Llama 3.1, 3.2 and 3.3 Instruct                            left out, counted   text and calls, a JSON object a line
+qwen3.5          Qwen3.5, enable_thinking=False                             left out, counted   text and calls (1) (3)
+qwen3.5-thinking the same models with thinking on                           kept                an empty thought first (2) (3)
+qwen3.6          Qwen3.6 and Qwen3.8, enable_thinking=False                 left out, counted   text and calls (1) (3)
+qwen3.6-thinking Qwen3.6 with thinking on, preserve_thinking=True           kept                an empty thought first (2) (3)
+glm-4.5          GLM-4.5, 4.5-Air and 4.6, enable_thinking=False            left out, counted   text and calls (1) (4)
+glm-4.5-thinking the same models with thinking on                           kept                an empty think block first (2) (4)
+mistral-v7       Mistral Small 3, 3.1, Devstral Small 2505 (v7-tekken)      left out, counted   text and calls, one JSON list (5)
+mistral-v11      Mistral Small 3.2, Devstral Small 2507                     left out, counted   text and calls (5)
+mistral-v13      Ministral 3 and Devstral 2 Instruct                        left out, counted   text and calls (5)
+gemma            Gemma 1, 2 and 3 Instruct                                  left out, counted   text and calls, a JSON object a line (6)
+gpt-oss          gpt-oss-20b and 120b                                       kept                text and calls (7)
 
 (1) The empty think block belongs to the header, as the generation prompt writes it, and stays on every message.
 (2) The student learns not to think there; how many such messages there are is counted as thinking_missing.
+(3) Calls stand as <function=...> blocks whose values are bare text: "3" and 3 read the same. A system message in
+    mid-conversation stands at the end of the user message or results above.
+(4) A message ends with the token that announces what follows: <|observation|> behind calls, <|user|> otherwise. Values as in (3).
+(5) No system message in mid-conversation: a hint is appended to the text above. v7 and v11 write ids of nine letters and digits.
+(6) No system role, no tools: these stand as words in the user's turn, and a hint is joined to that turn.
+(7) Nothing stands in for missing thinking. Words beside a call are analysis; several calls follow one another, counted as parallel_calls.
 
 A student trained with a variant is served with it: save `Renderer.template` as the model's chat template.
 """
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +58,14 @@ class Family:
 
     `constants` are written as `set` lines above the template's text; `options` are what the official template is asked
     with so that it speaks the same dialect (enable_thinking, date_string); `sha256` are official texts recognised at once.
+
+    `end_token` is the last token of a message as it is sampled, `call_end_token` that of a message with calls ("" = the same).
+    `hint` says how a hint is rendered: a system message of its own, or, where the official template knows none in mid-conversation,
+    appended to the message above: "joined" by the variant, which writes a system message at the end of the user message or results
+    above it, or "appended" to the text of the message above. `short_ids`: calls and results carry ids of nine letters and digits.
+    `call_each`: the format ends a message at its first call, so several calls follow one another as messages of their own. `rewrites_steps`: the official
+    template renders a step otherwise once another follows it. `official_ends`, `official_tools`: whether the official template writes
+    the end of a message whatever follows it, and tools and calls at all. `dated`: it writes today's date, the variant a fixed one.
     Example: FAMILIES["qwen3"].end_token -> "<|im_end|>"
     """
 
@@ -50,9 +76,30 @@ class Family:
     models: str
     note: str
     thinking: Literal["kept", "left out"] = "left out"
+    hint: Literal["message", "joined", "appended"] = "message"
+    call_end_token: str = ""
+    short_ids: bool = False
+    call_each: bool = False
+    rewrites_steps: bool = False
+    official_ends: bool = True
+    official_tools: bool = True
+    dated: bool = False
     constants: Mapping[str, str | bool] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     sha256: tuple[str, ...] = ()
+
+    @property
+    def end_tokens(self) -> tuple[str, ...]:
+        """Every token that can end a message, the one without calls first."""
+        return (self.end_token, self.call_end_token) if self.call_end_token else (self.end_token,)
+
+    def as_of_today(self) -> dict[str, str]:
+        """What the variant is asked with to write today's date, as an official template does that cannot be told another one."""
+        return {"current_date": datetime.date.today().isoformat()} if self.dated else {}
+
+    def end_of(self, message: Mapping[str, Any]) -> str:
+        """The token that ends this message of an assistant."""
+        return self.end_tokens[-1] if message.get("tool_calls") else self.end_token
 
     @property
     def template(self) -> str:
@@ -75,12 +122,96 @@ def _chatml(name: str, *, default_system: str = "", think_header: str = "", keep
         end_token="<|im_end|>",
         header_tokens=("<|im_start|>",),
         thinking="kept" if keeps_thinking else "left out",
+        rewrites_steps=bool(think_header),
         constants={"default_system": default_system, "think_header": think_header, "keeps_thinking": keeps_thinking},
         **rest,
     )
 
 
 _QWEN3_SHA256 = "a55ee1b1660128b7098723e0abcd92caa0788061051c62d51cbe87d9cf1974d8"
+_GLM_SHA256 = (
+    "44f815868bf02fa458dd2f741a338046f4bf45f398eb6d067766726b9d96cce3",
+    "b1e56a48a6c16b1ccc8c3c8f2e2a28d6627efb93f15fbfe13eb1bbd175a4756b",  # 4.6
+)
+_QWEN35_SHA256 = (
+    "a4aee8afcf2e0711942cf848899be66016f8d14a889ff9ede07bca099c28f715",
+    "273d8e0e683b885071fb17e08d71e5f2a5ddfb5309756181681de4f5a1822d80",
+)
+_QWEN36_SHA256 = "e84f32a23fdda27689f868aa4a1a5621f41133e51a48d7f3efcbea2839574259"
+_QWEN38_SHA256 = "c3cf9e34abf4f9e36c2d72165aa9c132d3e2a725b6c2586aaa3a8af9d7a81041"
+
+
+def _qwen35(name: str, *, models: str, thinks: bool, json_values: bool, options: Mapping[str, Any], sha256: tuple[str, ...]) -> Family:
+    thought = (
+        "a message whose thinking the log lacks begins with an empty thought, inside T, so the student learns not to think there "
+        "(counted as thinking_missing)"
+        if thinks
+        else "every message keeps the empty think block of its generation prompt; thinking in a log is left out and counted"
+    )
+    return Family(
+        name=name,
+        file="qwen3_5.jinja",
+        end_token="<|im_end|>",
+        header_tokens=("<|im_start|>", "<think>", "</think>"),
+        models=models,
+        note=f"{thought}; the values of arguments are bare text; a system message in mid-conversation stands at the end of what a user or "
+        "tool said above",
+        thinking="kept" if thinks else "left out",
+        hint="joined",
+        constants={"thinks": thinks, "json_values": json_values},
+        options=options,
+        sha256=sha256,
+    )
+
+
+def _glm(name: str, *, thinks: bool) -> Family:
+    thought = (
+        "a message whose thinking the log lacks begins with an empty think block, inside T (counted as thinking_missing)"
+        if thinks
+        else "user messages end with /nothink, the header holds an empty think block; thinking in a log is left out and counted"
+    )
+    return Family(
+        name=name,
+        file="glm4.jinja",
+        end_token="<|user|>",
+        call_end_token="<|observation|>",
+        header_tokens=("[gMASK]", "<sop>", "<|system|>", "<|assistant|>"),
+        models=f"GLM-4.5, GLM-4.5-Air and GLM-4.6, thinking {'on' if thinks else 'off'}",
+        note=f"{thought}; a message ends with the token that announces what follows, <|observation|> behind calls and <|user|> otherwise; "
+        "the values of arguments are bare text",
+        thinking="kept" if thinks else "left out",
+        official_ends=False,
+        constants={"thinks": thinks},
+        options={} if thinks else {"enable_thinking": False},
+        sha256=_GLM_SHA256,
+    )
+
+
+def _mistral(version: str, *, models: str, tokens: tuple[str, ...], ids: bool, sha256: str) -> Family:
+    common = (
+        "<s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]",
+        "[TOOL_RESULTS]", "[/TOOL_RESULTS]",
+    )  # fmt: skip
+    numbered = (
+        "calls and results carry ids of nine letters and digits, hashed from the log's, and those of calls are inside T"
+        if ids
+        else "calls and results carry no ids, so results are told apart by their order alone"
+    )
+    return Family(
+        name=f"mistral-{version}",
+        file="mistral.jinja",
+        end_token="</s>",
+        header_tokens=(*common, *tokens),
+        models=models,
+        note=f"the tools stand before the first message and stay there; {numbered}; thinking in a log is left out and counted; a hint is "
+        "appended to the message above",
+        hint="appended",
+        short_ids=ids,
+        constants={"version": version},
+        sha256=(sha256,),
+    )
+
+
 _FAMILIES = (
     _chatml(
         "qwen2.5",
@@ -126,10 +257,103 @@ _FAMILIES = (
             "d82792f95932f1c9cef5c4bd992f171225e3bf8c7b609b4557c9e1ec96be819f",
         ),
     ),
+    _qwen35(
+        "qwen3.5",
+        models="Qwen3.5, enable_thinking=False",
+        thinks=False,
+        json_values=False,
+        options={"enable_thinking": False},
+        sha256=_QWEN35_SHA256,
+    ),
+    _qwen35(
+        "qwen3.5-thinking",
+        models="Qwen3.5, thinking on",
+        thinks=True,
+        json_values=False,
+        options={"enable_thinking": True},
+        sha256=_QWEN35_SHA256,
+    ),
+    _qwen35(
+        "qwen3.6",
+        models="Qwen3.6 and Qwen3.8, enable_thinking=False",
+        thinks=False,
+        json_values=True,
+        options={"enable_thinking": False},
+        sha256=(_QWEN36_SHA256, _QWEN38_SHA256),
+    ),
+    _qwen35(
+        "qwen3.6-thinking",
+        models="Qwen3.6, thinking on, preserve_thinking=True",
+        thinks=True,
+        json_values=True,
+        options={"enable_thinking": True, "preserve_thinking": True},
+        sha256=(_QWEN36_SHA256,),
+    ),
+    _glm("glm-4.5", thinks=False),
+    _glm("glm-4.5-thinking", thinks=True),
+    _mistral(
+        "v7",
+        models="Mistral with tokenizer v7-tekken: Mistral-Small-24B-Instruct-2501, Mistral-Small-3.1-24B-Instruct-2503, "
+        "Devstral-Small-2505",
+        tokens=("[TOOL_CONTENT]",),
+        ids=True,
+        sha256="165382433e4b79ea9fb6b75f1789089ee8582107ec09af5763ec58adf324f991",
+    ),
+    _mistral(
+        "v11",
+        models="Mistral with tokenizer v11: Mistral-Small-3.2-24B-Instruct-2506, Devstral-Small-2507",
+        tokens=("[TOOL_CONTENT]", "[CALL_ID]", "[ARGS]"),
+        ids=True,
+        sha256="d34521d2bef46ff983f8b5f6dc22e8c69d0b9e431c0cf385f35605df63cc988d",
+    ),
+    _mistral(
+        "v13",
+        models="Mistral with tokenizer v13: Ministral 3 and Devstral 2 Instruct",
+        tokens=("[ARGS]",),
+        ids=False,
+        sha256="e1129c91272d2a790668ec4596345ba983b9e29a96073b81f2a56affb4d2e2d1",
+    ),
+    Family(
+        name="gemma",
+        file="gemma.jinja",
+        end_token="<end_of_turn>",
+        header_tokens=("<bos>", "<start_of_turn>"),
+        models="Gemma 1, 2 and 3 Instruct",
+        note="no official format of tools, calls and results: here they are words in the user's and the model's turns; what is said "
+        "between two messages of the model, hints and system messages too, stands in one user turn; thinking in a log is "
+        "left out and counted",
+        hint="joined",
+        official_tools=False,
+        sha256=(
+            "ecd6ae513fe103f0eb62e8ab5bfa8d0fe45c1074fa398b089c93a7e70c15cfd6",
+            "8d9e3a3c114fb2053ec500184677af4f7e5f8ec2582443cd535834e68b3ade29",
+        ),
+    ),
+    Family(
+        name="gpt-oss",
+        file="gptoss.jinja",
+        end_token="<|return|>",
+        call_end_token="<|call|>",
+        header_tokens=("<|start|>", "<|message|>", "<|channel|>", "<|end|>"),
+        models="gpt-oss-20b and gpt-oss-120b",
+        note="thinking is the analysis channel, a message without it has none; words beside a call are analysis too, commentary if there "
+        "is thinking; a message ends with <|call|> or <|return|> also in mid-conversation; several calls of a message follow one another, "
+        "each with its own <|call|> (counted as parallel_calls); a system message in mid-conversation is a developer message; the date is "
+        "2025-08-05",
+        thinking="kept",
+        call_each=True,
+        rewrites_steps=True,
+        dated=True,
+        sha256=("a4c9919cbbd4acdd51ccffe22da049264b1b73e59055fa58811a99efbd7c8146",),
+    ),
 )
 FAMILIES: Mapping[str, Family] = {family.name: family for family in _FAMILIES}
 
-_CALL = {"type": "function", "function": {"name": "look", "arguments": {"path": "a b/ö.py", "n": 2, "deep": {"x": [1, None]}}}}
+_CALL = {
+    "id": "callabc01",
+    "type": "function",
+    "function": {"name": "look", "arguments": {"path": "a b/ö.py", "n": 2, "ok": True, "deep": {"x": [1, None]}}},
+}
 _TOOL = {"type": "function", "function": {"name": "look", "description": "Look at it.", "parameters": {"type": "object", "properties": {}}}}
 # Conversations on which an official template preserves prefixes and loses nothing; (messages, with tools, generation prompt).
 PROBES: tuple[tuple[Messages, bool, bool], ...] = (
@@ -140,7 +364,7 @@ PROBES: tuple[tuple[Messages, bool, bool], ...] = (
         (
             {"role": "user", "content": "hello"},
             {"role": "assistant", "content": "", "reasoning_content": "hm", "tool_calls": [_CALL]},
-            {"role": "tool", "name": "look", "content": 'one\n"two"'},
+            {"role": "tool", "name": "look", "tool_call_id": "callabc01", "content": 'one\n"two"'},
             {"role": "assistant", "content": "done", "reasoning_content": "so"},
         ),
         True,
@@ -172,14 +396,25 @@ def recognise(own_template: str, render: Render) -> Family | None:
 
 def _agree(probe: tuple[Messages, bool, bool], family: Family, own_template: str, render: Render) -> bool:
     messages, with_tools, prompt = probe
-    if family.thinking == "left out":
-        messages = [{k: v for k, v in m.items() if k != "reasoning_content"} for m in messages]
-        # without thinking the hybrid template rewrites a step once another follows it, so only its last message is comparable
-        if family.constants.get("think_header") and sum(m["role"] == "assistant" for m in messages) > 1:
-            messages, prompt = messages[:2], False
+    if not family.official_tools and (with_tools or any(m["role"] in ("tool", "system") for m in messages)):
+        return True
+    if family.rewrites_steps and sum(m["role"] == "assistant" for m in messages) > 1:
+        messages, prompt = messages[:2], False
+    messages = [_asked(m, family) for m in messages]
     tools = [_TOOL] if with_tools else None
     try:
         theirs = render(messages, tools=tools, add_generation_prompt=prompt, template=own_template, **family.options)
     except RenderError:  # a template that rejects a tool or a role is of another family
         return False
-    return theirs == render(messages, tools=tools, add_generation_prompt=prompt, template=family.template)
+    ours = render(messages, tools=tools, add_generation_prompt=prompt, template=family.template, **family.as_of_today())
+    if not family.official_ends and messages[-1]["role"] == "assistant":
+        ours = ours.removesuffix(family.end_of(messages[-1]))
+    return theirs == ours
+
+
+def _asked(message: Mapping[str, Any], family: Family) -> Mapping[str, Any]:
+    """A message as the official template of a family reads it: thinking left out, or under both names that templates have for it."""
+    asked = {k: v for k, v in message.items() if k != "reasoning_content"}
+    if family.thinking == "kept" and "reasoning_content" in message:
+        asked |= {"reasoning_content": message["reasoning_content"], "thinking": message["reasoning_content"]}
+    return asked

@@ -90,19 +90,35 @@ def prefix_layout(render: Callable[..., str], messages: Sequence[Message], *, na
     """
     full = render(messages, add_generation_prompt=False)
     starts, bodies = [0], [(0, 0)]
+    joint = 0  # so many messages at the beginning end where only the next one ends
     for index, message in enumerate(messages):
         if index > 0:
-            shorter = render(messages[:index], add_generation_prompt=False)
-            starts.append(num_shared(shorter, full))
+            shorter = _alone(render, messages[:index], names[index], needed=message["role"] == "assistant")
+            joint += shorter is None
+            starts.append(num_shared(shorter, full) if shorter is not None else starts[-1])
             bodies.append((starts[-1], starts[-1]))
             if message["role"] == "assistant":
-                _must_begin(full, shorter, f"the messages before {names[index]}")
+                _must_begin(full, shorter or "", f"the messages before {names[index]}")
         if message["role"] == "assistant":
             bodies[index] = _body(render, messages, index, full, names[index], ends)
     for index, message in enumerate(messages):
-        end = starts[index + 1] if index + 1 < len(messages) else len(full)
+        behind = max(index, joint) + 1
+        end = starts[behind] if behind < len(messages) else len(full)
         _must_hold(full[starts[index] : end], message, names[index])
     return Layout(text=full, places=tuple(Place(a, b) for a, b in zip(starts, bodies, strict=True)))
+
+
+def _alone(render: Callable[..., str], messages: Sequence[Message], name: str, *, needed: bool) -> str | None:
+    """The messages before one, without it; None where the template demands a user message and none has come yet, if that is no matter.
+
+    Where the beginning cannot be told apart it counts as part of the first message that can.
+    """
+    try:
+        return render(messages, add_generation_prompt=False)
+    except RenderError as error:
+        if not needed and not any(m["role"] == "user" for m in messages):
+            return None
+        raise RenderError(f"the messages before {name} cannot be rendered without it: {error.what}", where=name) from error
 
 
 def _body(render: Callable[..., str], messages: Sequence[Message], index: int, full: str, name: str, ends: re.Pattern[str]) -> Span:

@@ -10,14 +10,18 @@ Several results in one turn become several messages of role "tool". Nothing is l
 
 from __future__ import annotations
 
+import hashlib
+import string
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from composer_replication.core.errors import RenderError
 from composer_replication.core.trace import Opaque, Text, Thinking, ToolCall, ToolResult, ToolSpec, Turn
 
 Message = dict[str, Any]
+_ALPHABET = string.ascii_letters + string.digits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +29,8 @@ class TurnMessages:
     """The messages of one turn and the counts of what they lack.
 
     Names in `notes`: "thinking_left_out" (the family has no place for it), "thinking_missing" (the log holds none),
-    "opaque:<type>", "image", "lone_surrogate", "text_after_call" (moved before it), "result_without_call", "empty_turn".
+    "opaque:<type>", "image", "lone_surrogate", "text_after_call" (moved before it), "result_without_call", "empty_turn",
+    "parallel_calls" (the family writes several calls of a message as messages of their own).
     """
 
     messages: tuple[Message, ...]
@@ -38,27 +43,69 @@ def tool_messages(tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None:
     return [{"type": "function", "function": clean(function, Counter())} for function in functions] or None
 
 
-def conversation(turns: Iterable[Turn], *, thinking: bool) -> list[TurnMessages]:
-    """The messages of each turn of a conversation; results are named after the call they answer."""
+def conversation(turns: Iterable[Turn], *, thinking: bool, short_ids: bool = False, call_each: bool = False) -> list[TurnMessages]:
+    """The messages of each turn of a conversation; results are named after the call they answer.
+
+    `thinking`, `short_ids` and `call_each` are properties of the family, see `Family`. Raises RenderError where two calls of the
+    conversation would share a short id.
+    """
     names: dict[str, str] = {}
+    short: dict[str, str] = {}
     result = []
     for turn in turns:
         names.update((call.id, call.name) for call in turn.calls)
-        result.append(turn_messages(turn, names=names, thinking=thinking))
+        if short_ids:
+            for call_id in (*(call.id for call in turn.calls), *(r.call_id for r in turn.results)):
+                if short.setdefault(nine_characters(call_id), call_id) != call_id:
+                    raise RenderError(f"two calls would share the id {nine_characters(call_id)}", fix="give the calls other ids")
+        item = turn_messages(turn, names=names, thinking=thinking, short_ids=short_ids)
+        if call_each and len(turn.calls) > 1:
+            item = TurnMessages(messages=item.messages, notes={**item.notes, "parallel_calls": 1})
+        result.append(item)
     return result
 
 
-def turn_messages(turn: Turn, *, names: Mapping[str, str], thinking: bool) -> TurnMessages:
+def nine_characters(call_id: str) -> str:
+    """An id of nine letters and digits for a call, the same for the same call; one that already is such an id stays.
+
+    Hashed, not cut: the ids of one log often share their first or their last characters. 62^9 ids make chance collisions rare.
+
+    >>> nine_characters("toolu_01A"), nine_characters("abcDEF123")
+    ('7kqYnOZ3d', 'abcDEF123')
+    """
+    if len(call_id) == 9 and call_id.isascii() and call_id.isalnum():
+        return call_id
+    number = int.from_bytes(hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).digest())
+    digits = []
+    for _ in range(9):
+        number, digit = divmod(number, len(_ALPHABET))
+        digits.append(_ALPHABET[digit])
+    return "".join(digits)
+
+
+def turn_messages(turn: Turn, *, names: Mapping[str, str], thinking: bool, short_ids: bool = False) -> TurnMessages:
     """One turn as messages; `names` maps call ids to tool names, `thinking` says whether the template keeps reasoning."""
     notes: Counter[str] = Counter()
     build = _assistant if turn.role == "assistant" else _other
     messages = [clean(message, notes) for message in build(turn, names, thinking, notes)]
+    if short_ids:
+        _number(messages, turn)
     if not messages:
         notes["empty_turn"] += 1
     for block in turn.blocks:
         if isinstance(block, Opaque):
             notes[f"opaque:{block.type}"] += 1
     return TurnMessages(messages=tuple(messages), notes={name: count for name, count in notes.items() if count})
+
+
+def _number(messages: Sequence[Message], turn: Turn) -> None:
+    """Give the calls and results of a turn's messages their short ids; they stand in the order of the turn's blocks."""
+    calls, results = iter(turn.calls), iter(turn.results)
+    for message in messages:
+        for call in message.get("tool_calls", ()):
+            call["id"] = nine_characters(next(calls).id)
+        if message["role"] == "tool":
+            message["tool_call_id"] = nine_characters(next(results).call_id)
 
 
 def _assistant(turn: Turn, names: Mapping[str, str], thinking: bool, notes: Counter[str]) -> Iterator[Message]:

@@ -1,6 +1,6 @@
 """Sessions as the student reads them: turns through its own chat template to ids, with the exact place of every message.
 
-    renderer = Renderer.for_tokenizer(tokenizer)                    # recognises Qwen2.5, Qwen3, Llama 3.x, or checks the template
+    renderer = Renderer.for_tokenizer(tokenizer)                    # recognises the families of families.py, or checks the template
     rendered = renderer.render(session.turns, tools=session.tools)
     rendered.spans[3].body                                          # the ids that the author of turn 3 wrote, end token included
     view = renderer.hint_view(session.turns, target=3, hint="Tools: Read, Edit", site_id="s1:3:c2", kind="unknown_tool")
@@ -25,11 +25,16 @@ from composer_replication.tokens.example import HintView, Span, TurnSpan
 from composer_replication.tokens.families import FAMILIES, Family, recognise, template_sha256
 from composer_replication.tokens.hf import Encoded, TextCodec, render_template
 from composer_replication.tokens.layout import Layout, marked_layout, num_shared, prefix_layout
-from composer_replication.tokens.messages import Message, clean, conversation, strings, tool_messages
+from composer_replication.tokens.messages import Message, TurnMessages, clean, conversation, strings, tool_messages
 
 # Between a message and a hint appended to it; the first that leaves the tokens around it alone is taken. A full stop and the line
 # break behind it are one token in many vocabularies, so the second begins with a space.
 _SEPARATORS = ("\n\n", " \n\n", " ")
+Way = Literal["message", "joined", "appended"]
+# What is tried one after the other; a template that we do not know may take a system message anywhere or not.
+_WAYS: Mapping[str | None, tuple[Way, ...]] = {
+    "message": ("message",), "joined": ("joined", "appended"), "appended": ("appended",), None: ("message", "appended"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +73,7 @@ class Renderer:
         self.template = family.template if family else own_template
         self.codec = TextCodec(tokenizer, template=self.template)
         if family:
-            missing = [t for t in (family.end_token, *family.header_tokens) if t not in self.codec.control]
+            missing = [t for t in (*family.end_tokens, *family.header_tokens) if t not in self.codec.control]
             if missing:
                 raise RenderError(
                     f"the tokenizer has no token {missing[0]!r}, which the {family.name} template writes",
@@ -95,6 +100,19 @@ class Renderer:
                 "the tokenizer has no chat template", where="student.template", fix=f"name its family: one of {', '.join(FAMILIES)}"
             )
         return cls(tokenizer, family=recognise(own, partial(render_template, tokenizer)), own_template=own)
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """The ids of every token that can end a sampled message; none for an unknown template."""
+        return tuple(self.codec.control[token] for token in self.family.end_tokens) if self.family else ()
+
+    def messages_of(self, turns: Sequence[Turn]) -> list[TurnMessages]:
+        """The messages that the template is given for each turn, and the counts of what they lack."""
+        if self.family is None:
+            return conversation(turns, thinking=False)
+        return conversation(
+            turns, thinking=self.family.thinking == "kept", short_ids=self.family.short_ids, call_each=self.family.call_each
+        )
 
     def describe(self) -> dict[str, Any]:
         """What a data set built with this renderer records about it: family, template and tokenizer, by name and fingerprint."""
@@ -153,6 +171,7 @@ class Renderer:
         `within`, the longer rendering that the view is meant for, does not begin with the student's ids.
         """
         before, message = list(turns[:target]), turns[target]
+        before = [turn for turn, item in zip(before, self.messages_of(before), strict=True) if item.messages]
         hint = clean(hint, Counter())
         student = self.render([*before, message], tools=tools)
         begin, end = student.spans[-1].body
@@ -164,7 +183,9 @@ class Renderer:
             raise AlignmentError("what follows the message changes how it and its context are rendered", where=site_id)
         behind = student.spans[-1].body[1] - end
         errors: list[str] = []
-        ways: tuple[Literal["message", "appended"], ...] = ("message",) if self.family else ("message", "appended")
+        ways = _WAYS[self.family.hint if self.family else None]
+        if not any(_with_hint(before, hint, way) for way in ways):
+            errors.append("the template knows no system message there, and what stands above is no text of a user or tool to append it to")
         for way in ways:
             for changed in _with_hint(before, hint, way):
                 try:
@@ -180,7 +201,7 @@ class Renderer:
                         decode=self.codec.decode,
                         site_id=site_id,
                         kind=kind,
-                        rendering=way,
+                        rendering="message" if way == "message" else "appended",
                         origin="student" if message.sampled else "trace",
                     )
                 except (AlignmentError, RenderError) as error:
@@ -210,7 +231,7 @@ class Renderer:
         ]
 
     def _lay(self, turns: Sequence[Turn], *, tools: Sequence[ToolSpec], names: Sequence[str]) -> _Laid:
-        items = conversation(turns, thinking=self.family is not None and self.family.thinking == "kept")
+        items = self.messages_of(turns)
         messages = [message for item in items for message in item.messages]
         owner = [index for index, item in enumerate(items) for _ in item.messages]
         notes: Counter[str] = Counter()
@@ -239,7 +260,7 @@ class Renderer:
     def _way_out(self) -> str:
         """Which families this tokenizer could be used with instead of its own template."""
         control = self.codec.control
-        fitting = [f.name for f in FAMILIES.values() if all(token in control for token in (f.end_token, *f.header_tokens))]
+        fitting = [f.name for f in FAMILIES.values() if all(token in control for token in (*f.end_tokens, *f.header_tokens))]
         if fitting:
             return f"set student.template to a family whose template is prefix-preserving and loses nothing: {', '.join(fitting)}"
         return f"no family known here ({', '.join(FAMILIES)}) fits its control tokens: use another student"
@@ -278,7 +299,7 @@ class Renderer:
         ids = turn.sampled.ids if turn.sampled else ()
         end = [match.group() for match in self.codec.pattern.finditer(text, *body)][-1]
         end_id = self.codec.control[end]
-        return ids if ids and ids[-1] == end_id else (*ids, end_id)
+        return ids if ids and ids[-1] in (end_id, *self.end_ids) else (*ids, end_id)
 
     def _check_one_go(self, laid: _Laid) -> None:
         text = laid.layout.text
@@ -294,53 +315,68 @@ class Renderer:
             )
 
     def _call_span(self, turns: Sequence[Turn], *, tools: Sequence[ToolSpec], call_id: str, rendered: Rendered) -> Span:
-        """The tokens of one call inside the last message, found by rendering the message with one call fewer and one more."""
+        """The tokens of one call inside the last message."""
         ids = [call.id for call in turns[-1].calls]
         if call_id not in ids:
             raise RenderError(f"the message holds no call {call_id}")
         if turns[-1].sampled:
             raise RenderError("a sampled message keeps its own ids, so its calls have no spans", fix="use build.target = 'message'")
         laid = self._lay(turns, tools=tools, names=[f"turn {i}" for i in range(len(turns))])
-        schemas = self.codec.shield(tool_messages(tools), laid.mark)
-        free = self.codec.free_characters([*strings(laid.messages), *strings(schemas), laid.mark], 3)
         at = max(i for i, message in enumerate(laid.messages) if message["role"] == "assistant")
+        schemas = self.codec.shield(tool_messages(tools), laid.mark)
+        free = self.codec.free_characters([*strings(laid.messages), *strings(schemas), laid.mark], 4)
+        find = self._marked_call if "at_call" in self.template else self._added_call
+        start, end = find(laid, at=at, number=ids.index(call_id), tools=schemas, marks=free)
+        body = laid.layout.places[at].body
+        encoded = self.codec.encode(
+            laid.layout.text, cuts=[c for p in laid.layout.places for c in p.body if p.body[0] < p.body[1]], mark=laid.mark
+        )
+        shift = rendered.spans[-1].body[0] - self.codec.token_at(encoded, body[0], mark=laid.mark)
+        a = self.codec.token_at(encoded, start, mark=laid.mark)
+        if self.codec.token_at(encoded, start + 1, mark=laid.mark) == a:
+            a -= 1  # the call begins inside a token
+        return a + shift, self.codec.token_at(encoded, end, mark=laid.mark) + shift
+
+    def _marked_call(self, laid: _Laid, *, at: int, number: int, tools: Any, marks: str) -> Span:
+        """Where a template that marks its calls wrote one: the marks come in pairs, one pair a call."""
+        marked = render_template(self.tokenizer, laid.messages, tools=tools, template=self.template, at_call=marks[3])
+        before = sum(len(message.get("tool_calls", ())) for message in laid.messages[:at])
+        stretches = marked.split(marks[3])
+        index = 2 * (before + number) + 1
+        start = sum(map(len, stretches[:index]))
+        return start, start + len(stretches[index])
+
+    def _added_call(self, laid: _Laid, *, at: int, number: int, tools: Any, marks: str) -> Span:
+        """Where a template without such marks wrote a call, found by rendering the message with one call fewer and one more."""
 
         def written(num_calls: int) -> str:
             """Everything up to the end token of the message with its first calls only."""
             calls = laid.messages[at]["tool_calls"][:num_calls]
             message = {k: v for k, v in laid.messages[at].items() if k != "tool_calls"} | ({"tool_calls": calls} if calls else {})
-            layout = self._layout([*laid.messages[:at], message], tools=schemas, marks=free, names=["the message"] * (at + 1))
+            layout = self._layout([*laid.messages[:at], message], tools=tools, marks=marks[:3], names=["the message"] * (at + 1))
             begin, end = layout.places[at].body
             last = [match.start() for match in self.codec.pattern.finditer(layout.text, begin, end)][-1]
             return layout.text[:last]
 
-        number = ids.index(call_id)
         without, with_call = written(number), written(number + 1)
         whole = laid.layout.text
         if not (whole.startswith(with_call) and with_call.startswith(without)):
-            raise RenderError(f"the template does not write the calls of a message one after the other, so call {call_id} has no span")
-        start = len(without) + len(with_call[len(without) :]) - len(with_call[len(without) :].lstrip())
-        body = laid.layout.places[at].body
-        encoded = self.codec.encode(whole, cuts=[c for p in laid.layout.places for c in p.body if p.body[0] < p.body[1]], mark=laid.mark)
-        shift = rendered.spans[-1].body[0] - self.codec.token_at(encoded, body[0], mark=laid.mark)
-        a = self.codec.token_at(encoded, start, mark=laid.mark)
-        if self.codec.token_at(encoded, start + 1, mark=laid.mark) == a:
-            a -= 1  # the call begins inside a token
-        return a + shift, self.codec.token_at(encoded, len(with_call), mark=laid.mark) + shift
+            raise RenderError("the template does not write the calls of a message one after the other, so a call of it has no span")
+        return len(without) + len(with_call[len(without) :]) - len(with_call[len(without) :].lstrip()), len(with_call)
 
 
-def _with_hint(before: Sequence[Turn], hint: str, way: Literal["message", "appended"]) -> list[list[Turn]]:
-    """The context with the hint in it: as a system message at its end, or appended to its last message in each of several ways."""
-    if way == "message":
+def _with_hint(before: Sequence[Turn], hint: str, way: Way) -> list[list[Turn]]:
+    """The context with the hint in it: as a system message at its end (which the template may join to what stands above), or appended
+    to the text of its last message in each of several ways."""
+    if way != "appended":
         return [[*before, Turn(role="system", author=HARNESS, blocks=(Text(hint),), tag="hint")]]
-    if not before or before[-1].role == "assistant" or not before[-1].blocks:
+    if not before or before[-1].role == "assistant":
         return []
-    last = before[-1].blocks[-1]
+    *first, last = before[-1].blocks
     if not isinstance(last, (Text, ToolResult)):
         return []
     return [
-        [*before[:-1], replace(before[-1], blocks=(*before[-1].blocks[:-1], replace(last, text=last.text + separator + hint)))]
-        for separator in _SEPARATORS
+        [*before[:-1], replace(before[-1], blocks=(*first, replace(last, text=last.text + separator + hint)))] for separator in _SEPARATORS
     ]
 
 
