@@ -20,18 +20,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from composer_replication.core.errors import ConfigError
+from composer_replication.core.errors import ConfigError, need
 from composer_replication.models.forward import decoder_of, final_hidden, scoring
 from composer_replication.models.tree_attention import NAME, KeyValues, Mode, TreeCall, tree_attention_forward
 from composer_replication.tokens.tree import Forest, Pass
 
-ALL_ATTENTION_FUNCTIONS.register(NAME, tree_attention_forward)
-
 REMEDY = 'set train.layout = "rows"'
 _EXACT_LAYERS = frozenset({"full_attention", "sliding_attention"})
-_STATEFUL = ("mamba", "rwkv", "recurrent", "gateddelta", "linearattention", "shortconv", "xlstm", "retention", "ssm", "lightningattention")
+_STATEFUL = ("mamba", "rwkv", "recurrent", "gateddelta", "linearattention", "shortconv", "xlstm", "retention", "lightningattention")
 _DROPPING = ("expert_capacity", "capacity_factor", "moe_capacity", "drop_tokens")
 _PER_CALL_ROPE = frozenset({"dynamic", "longrope"})  # their frequencies depend on the longest row of a call
 
@@ -39,6 +36,7 @@ _PER_CALL_ROPE = frozenset({"dynamic", "longrope"})  # their frequencies depend 
 @contextmanager
 def tree_attention(model: Any) -> Iterator[None]:
     """The model with the attention of trees; forward passes over a `Pass`, and their backwards, belong inside."""
+    need("transformers", extra="train").AttentionInterface.register(NAME, tree_attention_forward)
     config = decoder_of(model).config
     before = config._attn_implementation
     config._attn_implementation = NAME
@@ -93,7 +91,10 @@ def why_not_tree(model: Any) -> str:
     name = config.model_type
     if reason := _by_name(decoder, config):
         return f"{name} {reason}"
-    gap = _difference(model)
+    try:
+        gap = _difference(model)
+    except (RuntimeError, ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
+        return f"{name} cannot run over a tree: {str(error).splitlines()[0] if str(error) else repr(error)}"
     return f"{name} computes other values for a tree than for its rows (they differ by {gap:.1e})" if gap > _tolerance(model) else ""
 
 
@@ -136,10 +137,7 @@ def _difference(model: Any) -> float:
     device = decoder_of(model).get_input_embeddings().weight.device
     worst = scale = 0.0
     with scoring(model):
-        try:
-            hidden_QD = tree_hidden(model, plan)
-        except (RuntimeError, ValueError, TypeError, AttributeError, KeyError, IndexError):
-            return float("inf")  # whatever its attention did with a tree, it is not what is wanted
+        hidden_QD = tree_hidden(model, plan)
         for number, row in enumerate(rows):
             own_TD = final_hidden(model, torch.tensor([row], device=device))[0].float()
             worst = max(worst, float((hidden_QD[plan.packed(number).to(device)].float() - own_TD).abs().max()))

@@ -1,9 +1,9 @@
-"""One optimiser step: every channel's loss on the step's examples and pairs, one backward for their sum.
+"""One optimiser step: every channel's loss on the step's examples and pairs, one backward of the trunk for their sum.
 
 A step, top to bottom:
     score      each channel's unreduced values (training/channels.py), micro-batch by micro-batch
-    measure    each channel's gradient at the final hidden states, by autograd.grad of its own mean
-    add        total = sum of weight * mean / running mean norm; backward; gradients summed over ranks; clip; step
+    measure    each channel's mean is walked back to the final hidden states, which are leaves: there its gradient's norm is taken
+    add        total = sum of weight * mean / running mean norm; one backward of the trunk; gradients summed over ranks; clip; step
     follow     a teacher that is a slow average moves towards the student
     tell       status, tokens, loss and gradient norm per channel; warn at once, stop after train.starved_steps bad steps
 
@@ -25,13 +25,14 @@ from torch import Tensor
 
 from composer_replication.core.errors import AlignmentError, StoppedError
 from composer_replication.losses.channel import CHANNELS, Channel, ChannelLoss
-from composer_replication.losses.total import channel_scales, total_loss
+from composer_replication.losses.total import channel_scales
 from composer_replication.tokens.batch import Counts, collate, count, micro_batches
 from composer_replication.tokens.example import PreferencePair, TrainingExample
-from composer_replication.training.channels import TOLD, budgets, channel_losses, loss_rows
+from composer_replication.training.channels import TOLD, budgets, loss_rows, losses_on
 from composer_replication.training.health import ChannelStep
 from composer_replication.training.journal import Journal
 from composer_replication.training.optimiser import learning_rate, set_learning_rate
+from composer_replication.training.passes import Uses, run_passes
 from composer_replication.training.sampler import share
 from composer_replication.training.state import Trainer
 
@@ -135,15 +136,16 @@ def accumulate(
     told = torch.zeros(len(TOLD), 2, dtype=torch.float64, device=device)  # sum, number of values
     for examples, pairs in micros:
         batch = collate(examples, pairs, pad_id=trainer.student.pad_id).to(device)
-        losses, hidden = channel_losses(trainer, batch, counts)
-        measure(sums, losses, hidden)
+        uses = Uses.of(trainer.settings, trainer.weights, batch)
+        passes = run_passes(trainer, batch, uses).leaves()
+        losses = losses_on(trainer, batch, passes, uses, counts)
         for name, values in ((loss.name, loss.told) for loss in losses):
             for key, value_N in values.items():
                 told[TOLD.index((name, key))] += torch.stack([value_N.double().sum(), told.new_tensor(len(value_N))])
+        while losses:  # a channel's graph is let go of as soon as it is walked back
+            measure(sums, [losses.pop(0)], list(passes.hidden), scales=scales)
         if scales is not None:
-            total = total_loss([loss for loss in losses if loss.name in scales], scales)
-            if total.requires_grad:
-                total.backward()
+            passes.backward(trainer)
     if trainer.accelerator.num_processes > 1:
         sums, told = _over_ranks(trainer, sums), _over_ranks(trainer, told)
         for parameter in trainer.trainable() if scales is not None else ():  # a rank without this channel adds zeros, never hangs
@@ -166,19 +168,28 @@ def _over_ranks(trainer: Trainer, tensor: Tensor) -> Tensor:
     return cast(Tensor, trainer.accelerator.reduce(tensor, reduction="sum"))
 
 
-def measure(sums: Tensor, losses: list[ChannelLoss], hidden: list[Tensor]) -> None:
+def measure(sums: Tensor, losses: list[ChannelLoss], hidden: list[Tensor], *, scales: Mapping[Channel, float] | None = None) -> None:
     """Add each channel's tokens, mean and squared gradient norm at the final hidden states to its row of `sums`, on its device.
 
+    With `scales`, the gradient times the channel's scale is added to what its loss hangs on: the hidden states and the head's weights.
     The norm is 0 where the loss does not reach the hidden states. Nothing is read back, so a GPU is not waited for.
     """
     for loss in losses:
         mean, row = loss.mean_part(), sums[CHANNELS.index(loss.name)]
         row[0] += loss.tokens
         row[1] += mean.detach()
-        grads = torch.autograd.grad(mean, hidden, retain_graph=True, allow_unused=True) if mean.requires_grad else ()
-        for grad in grads:
-            if grad is not None:
-                row[2] += grad.double().square().sum()
+        if not mean.requires_grad:
+            continue
+        if scales is None or not (scale := scales.get(loss.name, 0.0)):
+            for grad in torch.autograd.grad(mean, hidden, retain_graph=scales is None, allow_unused=True):
+                row[2] += 0.0 if grad is None else grad.double().square().sum()
+            continue
+        before, _ = [h.grad for h in hidden], [setattr(h, "grad", None) for h in hidden]
+        mean.backward(torch.full_like(mean, scale))
+        for h, earlier in zip(hidden, before, strict=True):
+            if h.grad is not None:
+                row[2] += (h.grad.double() / scale).square().sum()
+            h.grad = earlier if h.grad is None else h.grad if earlier is None else h.grad + earlier
 
 
 def gradient_norm(parameters: list[Tensor]) -> float:
