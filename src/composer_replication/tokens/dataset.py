@@ -154,6 +154,7 @@ class _Scene:
     anchored: set[int] = field(default_factory=set)
     targets: dict[int, list[_Target]] = field(default_factory=dict)
     extra: dict[int, int] = field(default_factory=dict)
+    trunks: list[tuple[Window, frozenset[int]]] = field(default_factory=list)  # the windows of the examples, and what each covers
 
 
 class _SessionBuild:
@@ -363,6 +364,7 @@ class _SessionBuild:
         self.straddles.update(rendered.straddles)
         if trained or views:
             first, last = scene.numbers[window.start], scene.numbers[window.end - 1]
+            scene.trunks.append((window, frozenset(covered)))
             yield TrainingExample(
                 id=f"{self.session.id}:{first}-{last}",
                 session_id=self.session.id,
@@ -439,7 +441,7 @@ class _SessionBuild:
         if start is None:
             return self._skip("preference", "too_long", site_id=site_id)
         window = Window(head=plan.head, start=start, end=at + 1)
-        for attempt in (window, *later_starts(plan, window, keep=[at])):
+        for attempt in (*_shared_windows(scene, at), window, *later_starts(plan, window, keep=[at])):
             turns = [scene.turns[p] for p in attempt.positions[:-1]]
             prefix, chosen_ids = self.renderer.reply(turns, chosen, tools=self.session.tools)
             other_prefix, rejected_ids = self.renderer.reply(turns, rejected, tools=self.session.tools)
@@ -455,6 +457,13 @@ class _SessionBuild:
                     rejected_ids=rejected_ids,
                 )
         return self._skip("preference", "too_long", site_id=site_id)
+
+
+def _shared_windows(scene: _Scene, at: int) -> list[Window]:
+    """The window in which an example covers a position, else the last one that begins before it: its tokens are then computed once."""
+    before_it = [(at in covered, window) for window, covered in scene.trunks if window.start < at]
+    best = [window for covers, window in before_it if covers] or [window for _, window in before_it][-1:]
+    return [replace(window, end=at + 1) for window in best[:1]]
 
 
 def has_body(turn: Turn) -> bool:

@@ -49,6 +49,11 @@ class Trainer:
         """The weight of each channel; 0 = off."""
         return channel_weights(self.config.train)
 
+    @property
+    def pair_weight(self) -> float:
+        """What one (query, key) pair costs in tokens: 4 * H per layer and pair against 24 * H^2 per layer and token."""
+        return 1.0 / (6 * self.student.model.get_input_embeddings().weight.shape[1])
+
     def trainable(self) -> list[Tensor]:
         """The weights that the optimiser moves."""
         return [p for p in self.student.model.parameters() if p.requires_grad]

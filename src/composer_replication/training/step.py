@@ -18,6 +18,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
@@ -32,11 +33,10 @@ from composer_replication.training.channels import TOLD, budgets, loss_rows, los
 from composer_replication.training.health import ChannelStep
 from composer_replication.training.journal import Journal
 from composer_replication.training.optimiser import learning_rate, set_learning_rate
+from composer_replication.training.packing import Micro, micros_of, over_ranks, session_trees
 from composer_replication.training.passes import Uses, run_passes
 from composer_replication.training.sampler import share
 from composer_replication.training.state import Trainer
-
-Micro = tuple[list[TrainingExample], list[PreferencePair]]
 
 
 def train_step(
@@ -122,9 +122,12 @@ def step_counts(examples: list[TrainingExample], pairs: list[PreferencePair], *,
 
 def _micros(trainer: Trainer, examples: list[TrainingExample], pairs: list[PreferencePair]) -> list[Micro]:
     """This rank's part of the step, cut into micro-batches."""
-    place = {"rank": trainer.accelerator.process_index, "world": trainer.accelerator.num_processes}
-    rows = loss_rows(examples, trainer.settings)
-    return micro_batches(share(rows, **place), share(pairs, **place), micro_tokens=trainer.settings.micro_tokens)
+    rank, world = trainer.accelerator.process_index, trainer.accelerator.num_processes
+    rows, limit = loss_rows(examples, trainer.settings), trainer.settings.micro_tokens
+    if trainer.layout == "rows":
+        return micro_batches(share(rows, rank=rank, world=world), share(pairs, rank=rank, world=world), micro_tokens=limit)
+    trees = session_trees(rows, pairs if trainer.weights["preference"] else [], micro_tokens=limit)
+    return micros_of(over_ranks(trees, ranks=world, pair_weight=trainer.pair_weight)[rank], micro_tokens=limit)
 
 
 def accumulate(
@@ -137,7 +140,8 @@ def accumulate(
     for examples, pairs in micros:
         batch = collate(examples, pairs, pad_id=trainer.student.pad_id).to(device)
         uses = Uses.of(trainer.settings, trainer.weights, batch)
-        passes = run_passes(trainer, batch, uses).leaves()
+        with nullcontext() if scales is not None else torch.no_grad():  # to measure, leaves are enough
+            passes = run_passes(trainer, batch, uses).leaves()
         losses = losses_on(trainer, batch, passes, uses, counts)
         for name, values in ((loss.name, loss.told) for loss in losses):
             for key, value_N in values.items():
