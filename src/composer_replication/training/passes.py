@@ -135,6 +135,8 @@ def _tree(trainer: Trainer, batch: Batch, uses: Uses) -> Passes:
     model, references = trainer.student.model, trainer.references
     student = batch.student.lists() if uses.student else []
     sides, views = batch.pair.lists()[: uses.sides], batch.teacher.lists() if uses.hint else []
+    if not student and not sides:
+        return Passes(hidden=(), places={})
     forest = Forest.grow([*student, *sides, *views])
     plan = forest.over(range(len(student) + len(sides)))
     shared = uses.hint and references["hint"].is_live(model) and not dropout_active(model)
