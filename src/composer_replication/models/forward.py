@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -52,24 +53,97 @@ def decoder_of(model: Any) -> nn.Module:
     return decoder
 
 
-def project(model: Any, hidden_ND: Tensor) -> Tensor:
-    """Logits (N, V) in float32, whatever the precision of the weights: bfloat16 logits would drown small divergences.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What turns a final hidden state h into logits: cap(scale * (h W^T + b)), where cap(z) = softcap * tanh(z / softcap).
 
-    Includes what some families do behind the head: Gemma's soft cap, Granite's and Cohere's scale.
+    Example: Head(weight_VD=model.lm_head.weight, softcap=30.0). The tensors are the model's own where they can be, so a loss on the
+    logits reaches its parameters. losses/fused.py reads these four names, whatever holds them: it must not import models.
     """
-    head = model.get_output_embeddings()
-    if type(head) is nn.Linear:
-        bias = head.bias.float() if head.bias is not None else None
-        logits_NV = F.linear(hidden_ND.float(), head.weight.float(), bias)
-    else:
-        logits_NV = head(hidden_ND).float()
+
+    weight_VD: Tensor
+    bias_V: Tensor | None = None
+    scale: float = 1.0
+    softcap: float | None = None
+
+
+def head_of(model: Any) -> Head:
+    """The output head of a causal language model as one matrix, differentiable in whatever the model trains of it.
+
+    LoRA on the head gives its effective weight W + sum s B A. A weight that is sharded over ranks (FSDP2) is gathered; its gradient
+    goes back to the shards as the mean over the ranks, which is what FSDP2 does with every other parameter. All ranks must call this.
+
+    Raises ConfigError for a head that is not one linear map: DoRA, dropout between the adapter and the hidden state, quantised weights.
+    """
+    weight_VD, bias_V = _linear(model.get_output_embeddings())
     config = model.config.get_text_config()
-    if getattr(config, "logits_scaling", None):
-        logits_NV = logits_NV / config.logits_scaling
-    if getattr(config, "logit_scale", None):
-        logits_NV = logits_NV * config.logit_scale
-    cap = getattr(config, "final_logit_softcapping", None)
-    return torch.tanh(logits_NV / cap) * cap if cap else logits_NV
+    scale = float(getattr(config, "logit_scale", None) or 1.0) / float(getattr(config, "logits_scaling", None) or 1.0)
+    return Head(weight_VD=weight_VD, bias_V=bias_V, scale=scale, softcap=getattr(config, "final_logit_softcapping", None) or None)
+
+
+def project(model: Any, hidden_ND: Tensor) -> Tensor:
+    """Logits (N, V) in float32 (float64 stays), whatever the weights' precision: bfloat16 logits would drown small divergences.
+
+    Includes what some families do behind the head: Gemma's soft cap, Granite's and Cohere's scale. Autocast does not lower it.
+    """
+    head = head_of(model)
+    work = torch.promote_types(torch.promote_types(hidden_ND.dtype, head.weight_VD.dtype), torch.float32)
+    with torch.autocast(hidden_ND.device.type, enabled=False):
+        bias_V = head.bias_V.to(work) if head.bias_V is not None else None
+        logits_NV = F.linear(hidden_ND.to(work), head.weight_VD.to(work), bias_V)
+        if head.scale != 1.0:
+            logits_NV = logits_NV * head.scale
+        return torch.tanh(logits_NV / head.softcap) * head.softcap if head.softcap else logits_NV
+
+
+def _linear(module: Any) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of a head, through peft's wrappers."""
+    if hasattr(module, "modules_to_save") and hasattr(module, "active_adapters"):  # peft trains a copy of the whole head
+        active = [name for name in module.active_adapters if name in module.modules_to_save]
+        module = module.modules_to_save[active[0]] if active and not module.disable_adapters else module.original_module
+    if hasattr(module, "base_layer") and hasattr(module, "lora_A"):
+        return _with_adapters(module)
+    if not isinstance(module, nn.Linear) or type(module).forward is not nn.Linear.forward or not module.weight.is_floating_point():
+        raise ConfigError(
+            f"the output head is a {type(module).__name__}, not a plain linear layer", fix="leave the head out of quantisation and adapters"
+        )
+    return _gathered(module.weight), None if module.bias is None else _gathered(module.bias)
+
+
+def _with_adapters(module: Any) -> tuple[Tensor, Tensor | None]:
+    """The effective weight of a head under LoRA; a merged adapter is in the base weight already."""
+    weight_VD, bias_V = _linear(module.base_layer)
+    if module.merged or module.disable_adapters:
+        return weight_VD, bias_V
+    for name in module.active_adapters:
+        if name not in module.lora_A:
+            continue
+        dropout = module.lora_dropout[name]
+        if (module.training and getattr(dropout, "p", 0.0) > 0) or getattr(module, "use_dora", {}).get(name) or module.lora_bias.get(name):
+            raise ConfigError(
+                f"the adapter {name!r} of the output head is not W + s B A", fix="use LoRA on the head without dropout, DoRA and bias"
+            )
+        up_VR, down_RD = _gathered(module.lora_B[name].weight), _gathered(module.lora_A[name].weight)
+        work = torch.promote_types(torch.promote_types(weight_VD.dtype, up_VR.dtype), torch.float32)
+        with torch.autocast(weight_VD.device.type, enabled=False):
+            weight_VD = torch.addmm(weight_VD.to(work), up_VR.to(work), down_RD.to(work), alpha=float(module.scaling[name]))
+    return weight_VD, bias_V
+
+
+def _gathered(parameter: Tensor) -> Tensor:
+    """A parameter as a plain tensor: one that is sharded over ranks is gathered, and its gradient is averaged back to the shards."""
+    if not hasattr(parameter, "full_tensor"):
+        return parameter
+    from torch.distributed.tensor import DTensor, Partial
+
+    if not isinstance(parameter, DTensor):
+        return parameter
+    mesh = parameter.device_mesh
+    # each rank's gradient is a part of a sum; without saying so, each shard would keep its own rank's gradient only
+    whole = parameter.full_tensor(grad_placements=[Partial()] * mesh.ndim)
+    if whole.requires_grad:
+        whole.register_hook(lambda grad: grad / mesh.size())
+    return whole
 
 
 def check_projection(model: Any) -> None:
