@@ -3,14 +3,14 @@
     student rows    policy, lm_ce, hint and the anchors of preference
     pair rows       DPO (both sides), or the chosen sides alone where the objective is to clone them
 
-Logits exist only where a loss needs them. Shapes: N loss tokens, P pairs, D hidden size, V vocabulary.
+Logits exist only where a loss needs them, and there for a few positions at a time (losses/fused.py). A gradient that is known only when
+all values are (a clipped ratio, a pair) makes the head's gradient in the backward. Shapes: N loss tokens, P pairs, D hidden size.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,10 +18,10 @@ from torch import Tensor
 from composer_replication.core.config.train import TrainSettings
 from composer_replication.core.errors import AlignmentError
 from composer_replication.losses.channel import Channel, ChannelLoss
-from composer_replication.losses.hint import hint_divergence
-from composer_replication.losses.policy import clipped, dr_grpo, lm_ce, token_logprobs
+from composer_replication.losses.fused import fused_divergence, fused_logprobs
+from composer_replication.losses.policy import clipped, dr_grpo
 from composer_replication.losses.preference import dpo, margins, sequence_logprobs
-from composer_replication.models.forward import project
+from composer_replication.models.forward import Head, head_of
 from composer_replication.tokens.batch import Batch, Counts, scored_actions
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.training.passes import Passes, Uses, run_passes
@@ -72,7 +72,7 @@ def loss_rows(examples: Iterable[TrainingExample], settings: TrainSettings) -> l
         }
         ends = [item.span[1] for item in (*kept["actions"], *kept["hints"])] + [b for _, b in (*kept["trained"], *kept["anchored"])]
         if ends:
-            rows.append(dataclasses.replace(e, ids=e.ids[: max(ends)], turns=(), **kept))
+            rows.append(replace(e, ids=e.ids[: max(ends)], turns=(), **kept))
     return rows
 
 
@@ -90,13 +90,13 @@ def losses_on(trainer: Trainer, batch: Batch, passes: Passes, uses: Uses, counts
     if uses.policy:
         losses.append(_policy(trainer, batch, passes, counts))
     if uses.lm_ce:
-        values_N = lm_ce(project(model, passes.predictors("student", batch.lm)), batch.lm.ids_N)
+        values_N = -fused_logprobs(passes.predictors("student", batch.lm), head_of(model), batch.lm.ids_N)
         losses.append(ChannelLoss(name="lm_ce", values=values_N, tokens=len(batch.lm), global_units=counts.lm_tokens))
     if passes.teacher_ND is not None:
-        teacher_NV = _reference_logits(trainer, "hint", passes.teacher_ND)
-        student_NV = project(model, passes.predictors("student", batch.hint_student))
         how = trainer.settings.hint
-        values_N = hint_divergence(student_NV, teacher_NV, divergence=how.divergence, beta=how.beta, temperature=how.temperature)
+        student, teacher = (passes.predictors("student", batch.hint_student), head_of(model)), _reference_head(trainer, "hint")
+        options = {"divergence": how.divergence, "beta": how.beta, "temperature": how.temperature}
+        values_N = fused_divergence(*student, passes.teacher_ND, teacher, **options)
         losses.append(ChannelLoss(name="hint", values=values_N, tokens=len(batch.hint_student), global_units=counts.hint_tokens))
     if uses.sides or uses.anchors:
         losses.append(_preference(trainer, batch, passes, uses, counts))
@@ -105,7 +105,8 @@ def losses_on(trainer: Trainer, batch: Batch, passes: Passes, uses: Uses, counts
 
 def _policy(trainer: Trainer, batch: Batch, passes: Passes, counts: Counts) -> ChannelLoss:
     """Dr.GRPO: summed over tokens, divided by the rollouts of the step."""
-    logp_N = token_logprobs(project(trainer.student.model, passes.predictors("student", batch.action)), batch.action.ids_N)
+    head = head_of(trainer.student.model)
+    logp_N = fused_logprobs(passes.predictors("student", batch.action), head, batch.action.ids_N, head_gradient="backward")
     given, clip = (logp_N, batch.sampled_logp_N, batch.advantage_N), trainer.settings.policy.clip
     return ChannelLoss(
         name="policy",
@@ -132,7 +133,7 @@ def _preference(trainer: Trainer, batch: Batch, passes: Passes, uses: Uses, coun
         weights.append(torch.full_like(values_N, 1.0 / counts.chosen_tokens))
         tokens += len(values_N)
     if uses.anchors:
-        values_N = lm_ce(project(trainer.student.model, passes.predictors("student", batch.anchor)), batch.anchor.ids_N)
+        values_N = -fused_logprobs(passes.predictors("student", batch.anchor), head_of(trainer.student.model), batch.anchor.ids_N)
         values.append(values_N)
         weights.append(torch.full_like(values_N, settings.anchor / counts.anchor_tokens))
         tokens += len(values_N)
@@ -142,24 +143,25 @@ def _preference(trainer: Trainer, batch: Batch, passes: Passes, uses: Uses, coun
 def _pair_logprobs(trainer: Trainer, batch: Batch, passes: Passes) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """((chosen_P, rejected_P) of the student, the same of the reference): log-probs of whole responses."""
 
-    def sides(logits_NV: Tensor) -> tuple[Tensor, Tensor]:
-        logp_N = token_logprobs(logits_NV, batch.response.ids_N)
+    def sides(hidden_ND: Tensor, head: Head) -> tuple[Tensor, Tensor]:
+        logp_N = fused_logprobs(hidden_ND, head, batch.response.ids_N, head_gradient="backward")
         both = sequence_logprobs(logp_N, batch.response.item_N, num_sequences=len(batch.pair))
         return both[: batch.num_pairs], both[batch.num_pairs :]
 
     if passes.reference_ND is None:
         raise AlignmentError("DPO without the reference's hidden states")
-    reference = sides(_reference_logits(trainer, "preference", passes.reference_ND))
-    return sides(project(trainer.student.model, passes.predictors("pair", batch.response))), reference
+    reference = sides(passes.reference_ND, _reference_head(trainer, "preference"))
+    return sides(passes.predictors("pair", batch.response), head_of(trainer.student.model)), reference
 
 
 def _chosen_ce(trainer: Trainer, batch: Batch, passes: Passes) -> Tensor:
     """Cross-entropy of each token of the chosen sides; their rows stand first."""
     chosen = batch.response.first(batch.num_pairs)
-    return lm_ce(project(trainer.student.model, passes.predictors("pair", chosen)), chosen.ids_N)
+    return -fused_logprobs(passes.predictors("pair", chosen), head_of(trainer.student.model), chosen.ids_N)
 
 
-def _reference_logits(trainer: Trainer, name: Channel, hidden_ND: Tensor) -> Tensor:
-    """Logits of a model that gets no gradient."""
+def _reference_head(trainer: Trainer, name: Channel) -> Head:
+    """The output head of a model that gets no gradient."""
     with trainer.references[name].scoring() as model:
-        return project(model, hidden_ND)
+        head = head_of(model)
+        return replace(head, weight_VD=head.weight_VD.detach(), bias_V=None if head.bias_V is None else head.bias_V.detach())
