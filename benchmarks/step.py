@@ -106,7 +106,7 @@ def make_model(*, layers: int, hidden: int, vocab: int) -> Any:
 
 def trainer_for(model: Any, *, layout: str, micro_tokens: int, only: Channel | None = None) -> Trainer:
     """The project's own trainer with the three channels, or one of them, and a frozen reference a little away from the student."""
-    weights = {name: {"weight": SCALES.get(name, 0.0) if only in (None, name) else 0.0} for name in CHANNELS}
+    weights: dict[str, dict[str, Any]] = {name: {"weight": SCALES.get(name, 0.0) if only in (None, name) else 0.0} for name in CHANNELS}
     weights["policy"]["clip"] = 1e9
     weights["hint"] |= {"teacher": "live"}
     weights["preference"] |= {"anchor": 0.0}

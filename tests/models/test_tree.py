@@ -227,9 +227,9 @@ def test_the_attention_of_before_comes_back_also_after_an_error() -> None:
 def test_flex_attention_has_no_dropout() -> None:
     plan = Forest.grow([(1, 2)]).over([0])
     call = attention.TreeCall(plan=plan, mode="flex")
-    module = SimpleNamespace(layer_idx=0, config=SimpleNamespace())
+    module, states = SimpleNamespace(layer_idx=0, config=SimpleNamespace()), torch.ones(1, 2, 2, 4)
     with pytest.raises(ValueError, match="no dropout"):
-        tree_attention_forward(module, *(torch.ones(1, 2, 2, 4),) * 3, None, dropout=0.5, tree_call=call)
+        tree_attention_forward(module, states, states, states, None, dropout=0.5, tree_call=call)
 
 
 # ---- two processes ----

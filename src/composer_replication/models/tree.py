@@ -37,7 +37,8 @@ _PER_CALL_ROPE = frozenset({"dynamic", "longrope"})  # their frequencies depend 
 def tree_attention(model: Any) -> Iterator[None]:
     """The model with the attention of trees; forward passes over a `Pass`, and their backwards, belong inside."""
     need("transformers", extra="train").AttentionInterface.register(NAME, tree_attention_forward)
-    config = decoder_of(model).config
+    decoder: Any = decoder_of(model)
+    config = decoder.config
     before = config._attn_implementation
     config._attn_implementation = NAME
     try:
@@ -56,7 +57,7 @@ def tree_hidden(
     """
     if (plan.cached is None) != (cache is None):
         raise ConfigError("a pass that stands on a cache needs one, any other must not have one", fix="give cache= with plan.cached")
-    decoder = decoder_of(model)
+    decoder: Any = decoder_of(model)
     device = decoder.get_input_embeddings().weight.device
     call = TreeCall(plan=plan, mode=mode or ("flex" if device.type == "cuda" else "chains"), keep=keep, cache=cache)
     # a mask of no size: ours does not read it, any other attention function fails on it instead of silently seeing a plain row
@@ -76,7 +77,8 @@ def dropout_active(model: Any) -> bool:
     if not model.training:
         return False
     random = ("dropout", "pdrop", "jitter")
-    settings = decoder_of(model).config.to_dict()
+    decoder: Any = decoder_of(model)
+    settings = decoder.config.to_dict()
     named = any(isinstance(value, float) and value > 0 for key, value in settings.items() if any(word in key for word in random))
     return named or any(module.p > 0 for module in model.modules() if isinstance(module, nn.modules.dropout._DropoutNd))
 
@@ -86,7 +88,7 @@ def why_not_tree(model: Any) -> str:
 
     Example: why_not_tree(qwen3_next) -> "qwen3_next has linear_attention layers: their state runs through every token before, ..."
     """
-    decoder = decoder_of(model)
+    decoder: Any = decoder_of(model)
     config = decoder.config.get_text_config()
     name = config.model_type
     if reason := _by_name(decoder, config):
@@ -131,10 +133,11 @@ def _tolerance(model: Any) -> float:
 
 def _difference(model: Any) -> float:
     """The largest difference of any hidden state between a small tree and its rows, relative to the largest state."""
-    vocab = decoder_of(model).config.get_text_config().vocab_size
+    decoder: Any = decoder_of(model)
+    vocab = decoder.config.get_text_config().vocab_size
     rows = [tuple(i % vocab for i in row) for row in ((3, 4, 5, 6, 7, 8, 9), (3, 4, 5, 11, 12), (3, 4, 5, 6, 13, 14), (15, 16))]
     plan = Forest.grow(rows).over(range(len(rows)))
-    device = decoder_of(model).get_input_embeddings().weight.device
+    device = decoder.get_input_embeddings().weight.device
     worst = scale = 0.0
     with scoring(model):
         hidden_QD = tree_hidden(model, plan)

@@ -219,12 +219,17 @@ def _flex(call: TreeCall, kernel: _Kernel, window: int | None, query: Tensor, ke
         call.masks[window] = create_block_mask(sees, None, None, query.shape[2], key.shape[2], device=str(query.device))
     if not _COMPILED:
         _COMPILED.append(torch.compile(flex_attention, dynamic=True))
-    cap = kernel.softcap
+    cap = kernel.softcap or 1.0
 
     def capped(score: Tensor, batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return torch.tanh(score / cap) * cap
 
-    how = {"score_mod": None if cap is None else capped, "block_mask": call.masks[window], "scale": kernel.scale, "enable_gqa": True}
+    how = {
+        "score_mod": None if kernel.softcap is None else capped,
+        "block_mask": call.masks[window],
+        "scale": kernel.scale,
+        "enable_gqa": True,
+    }
     out, lse_HQ = _COMPILED[0](query, key, value, return_lse=True, **how)
     if kernel.sinks_H is None:
         return out
