@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from composer_replication.core.errors import ConfigError, need
 from composer_replication.models.forward import decoder_of, final_hidden, scoring
 from composer_replication.models.tree_attention import NAME, KeyValues, Mode, TreeCall, tree_attention_forward
-from composer_replication.tokens.tree import Forest, Pass
+from composer_replication.models.tree_plan import Chain, Segment, TreePlan
 
 REMEDY = 'set train.layout = "rows"'
 _EXACT_LAYERS = frozenset({"full_attention", "sliding_attention"})
@@ -35,7 +36,7 @@ _PER_CALL_ROPE = frozenset({"dynamic", "longrope"})  # their frequencies depend 
 
 @contextmanager
 def tree_attention(model: Any) -> Iterator[None]:
-    """The model with the attention of trees; forward passes over a `Pass`, and their backwards, belong inside."""
+    """The model with the attention of trees; forward passes over a plan, and their backwards, belong inside."""
     need("transformers", extra="train").AttentionInterface.register(NAME, tree_attention_forward)
     decoder: Any = decoder_of(model)
     config = decoder.config
@@ -48,7 +49,7 @@ def tree_attention(model: Any) -> Iterator[None]:
 
 
 def tree_hidden(
-    model: Any, plan: Pass, *, keep: KeyValues | None = None, cache: KeyValues | None = None, mode: Mode | None = None
+    model: Any, plan: TreePlan, *, keep: KeyValues | None = None, cache: KeyValues | None = None, mode: Mode | None = None
 ) -> Tensor:
     """Final hidden states (Q, D) of a pass; with gradient unless under `no_grad`.
 
@@ -131,18 +132,49 @@ def _tolerance(model: Any) -> float:
     return 1e-3 if model.dtype in (torch.float32, torch.float64) else 0.05
 
 
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """Four rows by hand: a trunk of seven tokens, a branch behind its third and one behind its fourth, and a row of its own."""
+
+    vocab: int
+    chains: tuple[Chain, ...] = (
+        Chain(Segment(0, 7, 0), ()),
+        Chain(Segment(7, 9, 3), (Segment(0, 3, 0),)),
+        Chain(Segment(9, 11, 4), (Segment(0, 4, 0),)),
+        Chain(Segment(11, 13, 0), ()),
+    )
+    rows: tuple[tuple[int, ...], ...] = ((0, 1, 2, 3, 4, 5, 6), (0, 1, 2, 7, 8), (0, 1, 2, 3, 9, 10), (11, 12))
+    size: int = 13
+    offset: int = 0
+    cached: None = None
+
+    @property
+    def ids_Q(self) -> Tensor:
+        return torch.arange(3, 16) % self.vocab
+
+    @property
+    def position_Q(self) -> Tensor:
+        return torch.tensor([0, 1, 2, 3, 4, 5, 6, 3, 4, 4, 5, 0, 1])
+
+    @property
+    def interval_Q2(self) -> Tensor:
+        return torch.tensor([(0, 5)] * 3 + [(1, 4)] + [(2, 3)] * 3 + [(4, 5)] * 2 + [(3, 4)] * 2 + [(5, 6)] * 2)
+
+    @property
+    def seen(self) -> tuple[Tensor, Tensor]:
+        return self.position_Q, self.interval_Q2
+
+
 def _difference(model: Any) -> float:
     """The largest difference of any hidden state between a small tree and its rows, relative to the largest state."""
     decoder: Any = decoder_of(model)
-    vocab = decoder.config.get_text_config().vocab_size
-    rows = [tuple(i % vocab for i in row) for row in ((3, 4, 5, 6, 7, 8, 9), (3, 4, 5, 11, 12), (3, 4, 5, 6, 13, 14), (15, 16))]
-    plan = Forest.grow(rows).over(range(len(rows)))
+    probe = _Probe(decoder.config.get_text_config().vocab_size)
     device = decoder.get_input_embeddings().weight.device
     worst = scale = 0.0
     with scoring(model):
-        hidden_QD = tree_hidden(model, plan)
-        for number, row in enumerate(rows):
-            own_TD = final_hidden(model, torch.tensor([row], device=device))[0].float()
-            worst = max(worst, float((hidden_QD[plan.packed(number).to(device)].float() - own_TD).abs().max()))
+        hidden_QD = tree_hidden(model, probe)
+        for row in probe.rows:
+            own_TD = final_hidden(model, probe.ids_Q[list(row)][None].to(device))[0].float()
+            worst = max(worst, float((hidden_QD[list(row)].float() - own_TD).abs().max()))
             scale = max(scale, float(own_TD.abs().max()))
     return worst / max(scale, 1e-30)

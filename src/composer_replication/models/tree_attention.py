@@ -1,4 +1,4 @@
-"""Attention over a pass of a forest: exact for full and sliding-window layers, soft caps and attention sinks; no T x T matrix.
+"""Attention over several branches at once (models/tree_plan.py): exact for full and sliding layers, soft caps, sinks; no T x T matrix.
 
 Three ways, the same values:
     chains   chain by chain: a chain's queries over [what stands above it + itself], causal from the lower right (any device)
@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from composer_replication.tokens.tree import Chain, Pass, Segment
+from composer_replication.models.tree_plan import Segment, TreePlan, dense_mask
 
 NAME = "token_tree"
 Mode = Literal["chains", "dense", "flex"]
@@ -41,7 +41,7 @@ class KeyValues:
 class TreeCall:
     """What a forward hands to the attention of each layer; masks are made once for all layers."""
 
-    plan: Pass
+    plan: TreePlan
     mode: Mode
     keep: KeyValues | None = None
     cache: KeyValues | None = None
@@ -180,7 +180,7 @@ def _mask(call: TreeCall, low: int, first: int, last: int, window: int | None, d
 
 def _dense(call: TreeCall, kernel: _Kernel, window: int | None, query: Tensor, key: Tensor, value: Tensor, below: Below) -> Tensor:
     if window not in call.masks:
-        call.masks[window] = call.plan.mask_QK(window=window).to(query.device)
+        call.masks[window] = dense_mask(call.plan, window=window).to(query.device)
     key, value = _joined(key, value, below)
     return kernel(query, key, value, call.masks[window])
 
@@ -189,7 +189,7 @@ def _joined(key: Tensor, value: Tensor, below: Below) -> tuple[Tensor, Tensor]:
     return (key, value) if below is None else (torch.cat([below[0], key], dim=2), torch.cat([below[1], value], dim=2))
 
 
-def mask_mod(plan: Pass, *, window: int | None, device: torch.device | str) -> Callable[..., Tensor]:
+def mask_mod(plan: TreePlan, *, window: int | None, device: torch.device | str) -> Callable[..., Tensor]:
     """The mask of a pass as FlexAttention asks for it: a function of (batch, head, query, key).
 
     A key is seen where its node's interval holds the query's node, it does not stand behind the query, and lies in the window.
@@ -234,6 +234,3 @@ def _flex(call: TreeCall, kernel: _Kernel, window: int | None, query: Tensor, ke
     if kernel.sinks_H is None:
         return out
     return out * torch.sigmoid(lse_HQ - kernel.sinks_H.view(1, -1, 1)).unsqueeze(-1).to(out.dtype)
-
-
-__all__ = ["NAME", "Chain", "KeyValues", "Mode", "TreeCall", "mask_mod", "tree_attention_forward"]

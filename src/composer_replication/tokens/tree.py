@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from composer_replication.core.errors import AlignmentError
+from composer_replication.models.tree_plan import Chain, Segment, dense_mask
 
 _BLOCK = 512  # ids compared at once
 
@@ -42,24 +42,6 @@ class Node:
     ids: tuple[int, ...]
     parent: int
     depth: int
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Tokens [start, end) of a pass (of the one below it where `cached`), which stand at positions `depth` and on of a row."""
-
-    start: int
-    end: int
-    depth: int
-    cached: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """Tokens that follow one another both in the pass and in a row, and where everything above them stands, root first."""
-
-    own: Segment
-    above: tuple[Segment, ...]
 
 
 @dataclass(slots=True)
@@ -166,16 +148,20 @@ class Forest:
         return _pack(self, wanted, cached)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
     """Some nodes of a forest in the order of one forward, e.g. forest.over([0, 1]).size; `cached` is the pass whose cache it stands on.
 
-    `starts[node]` says where a node of it begins. Tokens are numbered those of `cached` first, then its own.
+    `starts[node]` says where a node of it begins. `position_Q` is where a token stands in its rows: what follows a fork goes on counting
+    from the fork. `interval_Q2` is [enter, exit) of each token's node. Tokens are numbered those of `cached` first, then its own.
     """
 
     forest: Forest
     starts: dict[int, int]
     chains: tuple[Chain, ...]
+    ids_Q: Tensor
+    position_Q: Tensor
+    interval_Q2: Tensor
     cached: Pass | None = None
 
     @property
@@ -198,25 +184,7 @@ class Pass:
         sizes = [(own.depth, own.end - own.start) for own in (chain.own for chain in self.chains)]
         return Cost(self.size, sum(n * depth + n * (n + 1) // 2 for depth, n in sizes))
 
-    @cached_property
-    def ids_Q(self) -> Tensor:
-        """The tokens."""
-        return torch.tensor([i for node in self.starts for i in self.forest.nodes[node].ids], dtype=torch.long)
-
-    @cached_property
-    def position_Q(self) -> Tensor:
-        """Where each token stands in its rows: what follows a fork goes on counting from the fork."""
-        spans = [torch.arange(chain.own.depth, chain.own.depth + chain.own.end - chain.own.start) for chain in self.chains]
-        return torch.cat(spans) if spans else torch.zeros(0, dtype=torch.long)
-
-    @cached_property
-    def interval_Q2(self) -> Tensor:
-        """[enter, exit) of each token's node: a node is below another where its enter lies in the other's interval."""
-        sizes = torch.tensor([len(self.forest.nodes[node].ids) for node in self.starts], dtype=torch.long)
-        pairs = torch.tensor([(self.forest.enter[n], self.forest.exit[n]) for n in self.starts], dtype=torch.long).view(-1, 2)
-        return pairs.repeat_interleave(sizes, dim=0)
-
-    @cached_property
+    @property
     def seen(self) -> tuple[Tensor, Tensor]:
         """(position_K, interval_K2) of the tokens that this pass can see: those of the cache, then its own."""
         if self.cached is None:
@@ -225,15 +193,12 @@ class Pass:
         return torch.cat([below.position_Q, self.position_Q]), torch.cat([below.interval_Q2, self.interval_Q2])
 
     def mask_QK(self, *, window: int | None = None) -> Tensor:
-        """Which tokens see which, written out from the intervals: the independent check on chains; `window` = own position included.
+        """Which tokens see which, written out from the intervals: the independent check on chains; see `dense_mask`.
 
         >>> Forest.grow([(1, 2), (1, 3)]).over([0, 1]).mask_QK().int().tolist()
         [[1, 0, 0], [1, 1, 0], [1, 0, 1]]
         """
-        position_K, interval_K2 = self.seen
-        enter_Q, position_Q = self.interval_Q2[:, :1], self.position_Q[:, None]
-        mask = (interval_K2[:, 0] <= enter_Q) & (enter_Q < interval_K2[:, 1]) & (position_K <= position_Q)
-        return mask if window is None else mask & (position_Q - position_K < window)
+        return dense_mask(self, window=window)
 
     def packed(self, row: int) -> Tensor:
         """The number of each token of a row; raises AlignmentError where the pass does not hold the row.
@@ -304,7 +269,19 @@ def _pack(forest: Forest, wanted: set[int], cached: Pass | None) -> Pass:
             node = below[0]
         above = _above(forest, forest.nodes[top].parent, starts, chains, chain_of, cached)
         chains.append(Chain(Segment(first, place, forest.nodes[top].depth), above))
-    return Pass(forest=forest, starts=starts, chains=tuple(chains), cached=cached)
+    return Pass(forest=forest, starts=starts, chains=tuple(chains), cached=cached, **_tensors(forest, starts, chains))
+
+
+def _tensors(forest: Forest, starts: dict[int, int], chains: list[Chain]) -> dict[str, Tensor]:
+    """Ids, positions and intervals of the tokens, in the order of the nodes."""
+    spans = [torch.arange(own.depth, own.depth + own.end - own.start) for own in (chain.own for chain in chains)]
+    sizes = torch.tensor([len(forest.nodes[node].ids) for node in starts], dtype=torch.long)
+    intervals = torch.tensor([(forest.enter[node], forest.exit[node]) for node in starts], dtype=torch.long).view(-1, 2)
+    return {
+        "ids_Q": torch.tensor([i for node in starts for i in forest.nodes[node].ids], dtype=torch.long),
+        "position_Q": torch.cat(spans) if spans else torch.zeros(0, dtype=torch.long),
+        "interval_Q2": intervals.repeat_interleave(sizes, dim=0),
+    }
 
 
 def _above(
