@@ -121,12 +121,12 @@ def test_a_weighted_channel_without_data_is_refused_before_a_run_exists(work: Pa
 
 @pytest.mark.parametrize("flags", [(), ("--dry-run",)])
 def test_what_would_stop_a_run_in_its_middle_is_refused_before_it_exists(work: Path, flags: tuple[str, ...]) -> None:
-    """A pair counts twice its longer side, so it can be too long where every example fits."""
+    """In rows a pair counts twice its longer side, so it can be too long where every example fits."""
     there = files(work)
     data = load_dataset(work / "recompose" / "examples", tokenizer_sha256=None)
     (pair,), widest = data.pairs, max(len(e.ids) + sum(len(v.hint_ids) for v in e.hints) for e in data.examples)
     needs = 2 * (len(pair.prefix_ids) + max(len(pair.chosen_ids), len(pair.rejected_ids)))
-    limit = ("--train.micro_tokens", str(needs - 1))
+    limit = ("--train.layout", "rows", "--train.micro_tokens", str(needs - 1))
     said = recompose(*TRAIN, *limit, *flags, cwd=work)
     assert needs > widest and said.code == 1 and f"pair {pair.id}" in said.err
     assert f"needs {needs} tokens" in said.err and "train.micro_tokens" in said.err and "build.max_tokens" in said.err

@@ -298,6 +298,23 @@ def test_a_pair_late_in_a_long_session_keeps_its_end_and_as_much_context_as_fits
     assert "Please fix the failing test." in text and "Step 49." in text and "Step 20." not in text
 
 
+def test_a_pair_at_a_site_shares_the_window_of_its_example() -> None:
+    """Site and pair at one message, in a session of many windows: the pair's context and rejected side are a span of the example."""
+    session = session_of(long_turns(60))
+    assistants = [i for i, t in enumerate(session.turns) if t.role == "assistant"]
+    shared = 0
+    for turn in assistants[10:55:4]:
+        here = site(session, turn)
+        made = [Preference(session_id="s1", turn=turn, chosen=reply("Better."), site_id=here.id)]
+        items = build(session, [here], [hint(here)], preferences=made, max_tokens=700)
+        (pair,) = [item for item in items if isinstance(item, PreferencePair)]
+        (example,) = [item for item in items if isinstance(item, TrainingExample) and item.hints]
+        row = pair.prefix_ids + pair.rejected_ids
+        assert example.ids[: len(row)] == row
+        shared += 1
+    assert shared > 10
+
+
 def test_pairs_that_cannot_be_built_are_named() -> None:
     session = replace(session_of(long_turns(3)), copied=2)
     last = max(i for i, t in enumerate(session.turns) if t.role == "assistant")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,8 +112,9 @@ def make_pair(number: int, *, prefix: int = 6, chosen: int = 4, rejected: int = 
 
 
 def make_config(**train: Any) -> Config:
-    """Settings of a short run; keyword arguments are fields of `train`."""
+    """Settings of a short run; keyword arguments are fields of `train`. The environment's TEST_LAYOUT tries every test in that layout."""
     settings = {"steps": 4, "batch_examples": 4, "learning_rate": 1e-3, "checkpoint_every": 2, "grad_every": 3, **train}
+    settings.setdefault("layout", os.environ.get("TEST_LAYOUT", "tree"))
     return Config.model_validate({"train": settings})
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from composer_replication.losses.hint import hint_divergence
-from composer_replication.models.forward import project, scoring
+from composer_replication.losses.fused import fused_divergence, fused_logprobs
+from composer_replication.models.forward import scoring
 from composer_replication.models.load import Student
 from composer_replication.tokens.batch import collate, count, micro_batches
 from composer_replication.tokens.example import HintView, TrainingExample
@@ -81,9 +81,10 @@ def by_hand(student, start, examples, pairs, *, beta=0.5, temperature=1.0, dpo_b
     return {"lm_ce": float(np.mean(ce)), "hint": float(np.mean(jsd)), "preference": float(np.mean(dpo))}
 
 
+@pytest.mark.parametrize("layout", ["tree", "rows"])
 @pytest.mark.parametrize("family", ["qwen3", "llama"])
-def test_means_equal_plain_forwards_of_single_rows(family: str) -> None:
-    trainer = perturbed(start_trainer(make_config(**ALL), make_student(family=family)))
+def test_means_equal_plain_forwards_of_single_rows(family: str, layout: str) -> None:
+    trainer = perturbed(start_trainer(make_config(**ALL, layout=layout), make_student(family=family)))
     expected = by_hand(trainer.student.model, small_model(family=family), EXAMPLES, PAIRS)
     found = accumulate(trainer, micro_batches(EXAMPLES, PAIRS, micro_tokens=10_000), count(EXAMPLES, PAIRS), scales=None)
     for name, value in expected.items():
@@ -101,9 +102,10 @@ def test_the_settings_reach_the_formulae() -> None:
         assert found[name].loss == pytest.approx(value, rel=5e-5), name
 
 
-def test_the_gradients_are_those_of_those_means() -> None:
+@pytest.mark.parametrize("layout", ["tree", "rows"])
+def test_the_gradients_are_those_of_those_means(layout: str) -> None:
     """A directional derivative of the by-hand means, per channel, against the accumulated gradient."""
-    trainer = perturbed(start_trainer(make_config(**ALL), make_student()))
+    trainer = perturbed(start_trainer(make_config(**ALL, layout=layout), make_student()))
     model, start = trainer.student.model, small_model()
     torch.manual_seed(0)
     direction = [torch.randn_like(p) for p in trainer.trainable()]
@@ -150,12 +152,16 @@ def test_the_gradient_is_exactly_zero_off_the_span(channel: str) -> None:
 def test_only_loss_positions_are_projected(monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[int] = []
 
-    def counting(model, hidden_ND):
-        assert hidden_ND.ndim == 2
-        rows.append(hidden_ND.shape[0])
-        return project(model, hidden_ND)
+    def counted(fused):
+        def run(hidden_ND, head, *rest, **how):
+            assert hidden_ND.ndim == 2
+            rows.extend([hidden_ND.shape[0]] if fused is fused_logprobs else [hidden_ND.shape[0], rest[0].shape[0]])
+            return fused(hidden_ND, head, *rest, **how)
 
-    monkeypatch.setattr("composer_replication.training.channels.project", counting)
+        return run
+
+    monkeypatch.setattr("composer_replication.training.channels.fused_logprobs", counted(fused_logprobs))
+    monkeypatch.setattr("composer_replication.training.channels.fused_divergence", counted(fused_divergence))
     trainer = start_trainer(make_config(**ALL), make_student())
     channel_losses(trainer, collate(EXAMPLES, PAIRS, pad_id=0), count(EXAMPLES, PAIRS))
     assert sorted(rows) == sorted([9, 15, 9, 20, 20])  # teacher, lm_ce, student, reference, policy
@@ -260,11 +266,11 @@ def test_the_live_teacher_is_the_student_itself() -> None:
 def test_a_step_asks_its_teacher_without_dropout_or_gradient(teacher: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[torch.Tensor] = []
 
-    def spying(student_NV, teacher_NV, **how):
-        seen.append(teacher_NV)
-        return hint_divergence(student_NV, teacher_NV, **how)
+    def spying(student_ND, head, teacher_ND, teacher_head, **how):
+        seen.append(teacher_ND)
+        return fused_divergence(student_ND, head, teacher_ND, teacher_head, **how)
 
-    monkeypatch.setattr("composer_replication.training.channels.hint_divergence", spying)
+    monkeypatch.setattr("composer_replication.training.channels.fused_divergence", spying)
     trainer = start_trainer(make_config(hint={"teacher": teacher}), make_student(dropout=0.5))
     for seed in (1, 2):
         torch.manual_seed(seed)

@@ -17,7 +17,7 @@ from composer_replication.core.config.student import LoraSettings, StudentSettin
 from composer_replication.core.errors import AlignmentError, ConfigError, DataError, StoppedError
 from composer_replication.losses.channel import CHANNELS, Channel, ChannelLoss
 from composer_replication.losses.divergence import jsd
-from composer_replication.losses.hint import hint_divergence
+from composer_replication.losses.fused import fused_divergence
 from composer_replication.losses.total import total_loss
 from composer_replication.models.load import Student, load_student
 from composer_replication.tokens.batch import count, micro_batches
@@ -201,10 +201,10 @@ def test_a_starved_channel_warns_at_once_and_stops_the_run(tmp_path: Path) -> No
 
 
 def test_a_detached_hint_loss_is_dead_and_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def detached(student_NV, teacher_NV, **how):
-        return hint_divergence(student_NV.detach(), teacher_NV, **how)
+    def detached(*given, **how):
+        return fused_divergence(*given, **how).detach()
 
-    monkeypatch.setattr("composer_replication.training.channels.hint_divergence", detached)
+    monkeypatch.setattr("composer_replication.training.channels.fused_divergence", detached)
     config = make_config(steps=20, starved_steps=2)
     run = make_run(tmp_path, config)
     with pytest.raises(StoppedError, match="hint was dead at step 2") as caught:
@@ -216,7 +216,7 @@ def test_a_detached_hint_loss_is_dead_and_stops_the_run(tmp_path: Path, monkeypa
 
 
 def test_only_a_detached_hint_loss_does_not_crash_the_backward(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("composer_replication.training.channels.hint_divergence", lambda s, t, **k: hint_divergence(s.detach(), t, **k))
+    monkeypatch.setattr("composer_replication.training.channels.fused_divergence", lambda *g, **k: fused_divergence(*g, **k).detach())
     line = train_step(start_trainer(make_config(**ONLY_HINT), make_student()), EXAMPLES, [], step=0)
     assert line["hint/status"] == "dead" and line["grad_norm"] == 0
 

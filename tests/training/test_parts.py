@@ -79,12 +79,12 @@ def test_an_item_that_does_not_fit_is_named_before_the_run(lengths: list[int], h
     if not examples and not pairs:
         return
     longest, name = max(forward_sizes(examples, pairs))
-    check_plan(TrainSettings(micro_tokens=longest), examples=examples, pairs=pairs)
+    check_plan(TrainSettings(micro_tokens=longest, layout="rows"), examples=examples, pairs=pairs)
     assert micro_batches(examples, pairs, micro_tokens=longest)
     with pytest.raises(ConfigError):
         micro_batches(examples, pairs, micro_tokens=longest - 1)
     with pytest.raises(ConfigError, match=rf"needs {longest} tokens in one forward, train.micro_tokens is {longest - 1}") as caught:
-        check_plan(TrainSettings(micro_tokens=longest - 1), examples=examples, pairs=pairs)
+        check_plan(TrainSettings(micro_tokens=longest - 1, layout="rows"), examples=examples, pairs=pairs)
     assert name in str(caught.value) and "build.max_tokens" in caught.value.fix and f"train.micro_tokens = {longest}" in caught.value.fix
 
 

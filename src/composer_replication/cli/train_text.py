@@ -108,9 +108,12 @@ def step_text(line: Mapping[str, Any], *, left_s: float) -> str:
 
 
 def show_event(job: Job, event: Mapping[str, Any]) -> None:
-    """A warning at once; the rest with --verbose."""
+    """A warning at once, and how the forwards are laid out; the rest with --verbose."""
     if event["kind"] in ("starved", "dead", "drift", "restored"):
         job.screen.line(f" WARNING  {event_text(event)}", style="bold red")
+    elif event["kind"] == "start" and event.get("layout"):
+        why = event.get("why_rows") or event.get("sharing")
+        job.screen.line(f" layout   {event['layout']}{f': {why}' if why else ''}")
     else:
         job.screen.detail(f" event    {event_text(event)}")
 

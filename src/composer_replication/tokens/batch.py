@@ -38,6 +38,10 @@ class Rows:
     def __len__(self) -> int:
         return self.ids_BT.shape[0]
 
+    def lists(self) -> list[tuple[int, ...]]:
+        """The rows as they were before padding."""
+        return [tuple(ids[:n]) for ids, n in zip(self.ids_BT.tolist(), self.lengths_B.tolist(), strict=True)]
+
     def to(self, device: torch.device | str) -> Rows:
         """The same rows on another device."""
         return Rows(ids_BT=self.ids_BT.to(device), lengths_B=self.lengths_B.to(device))

@@ -7,7 +7,8 @@ Each segment of a session is what the model really had in view (compaction, clea
 example; a longer one is cut into windows of whole messages (tokens/window.py). Each message a model wrote is trained by lm_ce in one
 window at most, and never if it is a site's: a mistake or a recovery is the hint channel's, what a human rejected or interrupted is
 nobody's, and so is an error that no rule names. Messages of the other categories (a failed check, a permission, ...) are correct calls
-and remain trainable. An anchor holds in place only what lm_ce may train: never a site's message, a copied one, or one that a pair rejects.
+and remain trainable. A pair uses the window of the example that covers its message where that fits, so both share their
+context. An anchor holds in place only what lm_ce may train: never a site's message, a copied one, or one that a pair rejects.
 """
 
 from __future__ import annotations
@@ -153,6 +154,7 @@ class _Scene:
     anchored: set[int] = field(default_factory=set)
     targets: dict[int, list[_Target]] = field(default_factory=dict)
     extra: dict[int, int] = field(default_factory=dict)
+    trunks: list[tuple[Window, frozenset[int]]] = field(default_factory=list)  # the windows of the examples, and what each covers
 
 
 class _SessionBuild:
@@ -361,6 +363,7 @@ class _SessionBuild:
         self.straddles.update(rendered.straddles)
         if trained or views:
             first, last = scene.numbers[window.start], scene.numbers[window.end - 1]
+            scene.trunks.append((window, frozenset(covered)))
             yield TrainingExample(
                 id=f"{self.session.id}:{first}-{last}",
                 session_id=self.session.id,
@@ -437,7 +440,7 @@ class _SessionBuild:
         if start is None:
             return self._skip("preference", "too_long", site_id=site_id)
         window = Window(head=plan.head, start=start, end=at + 1)
-        for attempt in (window, *later_starts(plan, window, keep=[at])):
+        for attempt in (*_shared_windows(scene, at, least=start), window, *later_starts(plan, window, keep=[at])):
             turns = [scene.turns[p] for p in attempt.positions[:-1]]
             prefix, chosen_ids = self.renderer.reply(turns, chosen, tools=self.session.tools)
             other_prefix, rejected_ids = self.renderer.reply(turns, rejected, tools=self.session.tools)
@@ -453,6 +456,19 @@ class _SessionBuild:
                     rejected_ids=rejected_ids,
                 )
         return self._skip("preference", "too_long", site_id=site_id)
+
+
+def _shared_windows(scene: _Scene, at: int, *, least: int) -> list[Window]:
+    """Windows of examples for a pair, whose tokens are then computed once: the one that covers its position, else from the first on.
+
+    None begins before `least`, where even an own window would be too long, and none that does not cover the position leaves it less
+    than half of the context that an own window has: an example gives its own targets that much.
+    """
+    known = [(at in covered, window) for window, covered in scene.trunks if least <= window.start < at]
+    cost = scene.plan.cost
+    half = [window for _, window in known if 2 * cost(window.start, at) >= cost(least, at)]
+    best = [window for covers, window in known if covers] or sorted(half, key=lambda w: w.start)
+    return [replace(window, end=at + 1) for window in best]
 
 
 def has_body(turn: Turn) -> bool:

@@ -1,28 +1,30 @@
-"""What each channel scores in one micro-batch: unreduced values on the student's own forward, references without gradient.
+"""What each channel scores in one micro-batch: unreduced values on the hidden states of training/passes.py.
 
-    student rows    one forward for policy, lm_ce, hint and the anchors of preference
-    pair rows       one forward for DPO (both sides), or for the chosen sides alone where the objective is to clone them
+    student rows    policy, lm_ce, hint and the anchors of preference
+    pair rows       DPO (both sides), or the chosen sides alone where the objective is to clone them
 
-Logits exist only where a loss needs them. Shapes: B rows, T length, N loss tokens, P pairs, D hidden size, V vocabulary.
+Logits exist only where a loss needs them, and there for a few positions at a time (losses/fused.py). A gradient that is known only when
+all values are (a clipped ratio, a pair) makes the head's gradient in the backward. Shapes: N loss tokens, P pairs, D hidden size.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from composer_replication.core.config.train import TrainSettings
+from composer_replication.core.errors import AlignmentError
 from composer_replication.losses.channel import Channel, ChannelLoss
-from composer_replication.losses.hint import hint_divergence
-from composer_replication.losses.policy import clipped, dr_grpo, lm_ce, token_logprobs
+from composer_replication.losses.fused import fused_divergence, fused_logprobs
+from composer_replication.losses.policy import clipped, dr_grpo
 from composer_replication.losses.preference import dpo, margins, sequence_logprobs
-from composer_replication.models.forward import final_hidden, predictors, project
-from composer_replication.tokens.batch import Batch, Counts, Rows, Targets, scored_actions
+from composer_replication.models.forward import Head, head_of
+from composer_replication.tokens.batch import Batch, Counts, scored_actions
 from composer_replication.tokens.example import TrainingExample
+from composer_replication.training.passes import Passes, Uses, run_passes
 from composer_replication.training.state import Trainer, channel_weights
 
 # means that are reported beside a channel's loss
@@ -70,46 +72,41 @@ def loss_rows(examples: Iterable[TrainingExample], settings: TrainSettings) -> l
         }
         ends = [item.span[1] for item in (*kept["actions"], *kept["hints"])] + [b for _, b in (*kept["trained"], *kept["anchored"])]
         if ends:
-            rows.append(dataclasses.replace(e, ids=e.ids[: max(ends)], turns=(), **kept))
+            rows.append(replace(e, ids=e.ids[: max(ends)], turns=(), **kept))
     return rows
 
 
 def channel_losses(trainer: Trainer, batch: Batch, counts: Counts) -> tuple[list[ChannelLoss], list[Tensor]]:
     """The unreduced values of every weighted channel in one micro-batch, and the final hidden states they hang on."""
-    weights, model = trainer.weights, trainer.student.model
+    uses = Uses.of(trainer.settings, trainer.weights, batch)
+    passes = run_passes(trainer, batch, uses)
+    return losses_on(trainer, batch, passes, uses, counts), list(passes.hidden)
+
+
+def losses_on(trainer: Trainer, batch: Batch, passes: Passes, uses: Uses, counts: Counts) -> list[ChannelLoss]:
+    """The unreduced values of the channels in use, on hidden states that were computed before."""
+    model = trainer.student.model
     losses: list[ChannelLoss] = []
-    hidden: list[Tensor] = []
-    use_policy, use_lm = bool(weights["policy"] and len(batch.action)), bool(weights["lm_ce"] and len(batch.lm))
-    use_hint = bool(weights["hint"] and len(batch.hint_student))
-    use_anchors = bool(weights["preference"] and trainer.settings.preference.anchor and len(batch.anchor))
-    use_pairs = bool(weights["preference"] and batch.num_pairs)
-    anchor_N: Tensor | None = None
-
-    if use_policy or use_lm or use_hint or use_anchors:
-        teacher_NV = _reference_logits(trainer, "hint", batch.teacher, batch.hint_teacher) if use_hint else None
-        hidden_BTD = final_hidden(model, batch.student.ids_BT)
-        hidden.append(hidden_BTD)
-        if use_policy:
-            losses.append(_policy(trainer, batch, hidden_BTD, counts))
-        if use_lm:
-            values_N = lm_ce(project(model, batch.lm.predictors(hidden_BTD)), batch.lm.ids_N)
-            losses.append(ChannelLoss(name="lm_ce", values=values_N, tokens=len(batch.lm), global_units=counts.lm_tokens))
-        if teacher_NV is not None:
-            student_NV = project(model, batch.hint_student.predictors(hidden_BTD))
-            how = trainer.settings.hint
-            values_N = hint_divergence(student_NV, teacher_NV, divergence=how.divergence, beta=how.beta, temperature=how.temperature)
-            losses.append(ChannelLoss(name="hint", values=values_N, tokens=len(batch.hint_student), global_units=counts.hint_tokens))
-        if use_anchors:
-            anchor_N = lm_ce(project(model, batch.anchor.predictors(hidden_BTD)), batch.anchor.ids_N)
-
-    if use_pairs or anchor_N is not None:
-        losses.append(_preference(trainer, batch, anchor_N, hidden, counts))
-    return losses, hidden
+    if uses.policy:
+        losses.append(_policy(trainer, batch, passes, counts))
+    if uses.lm_ce:
+        values_N = -fused_logprobs(passes.predictors("student", batch.lm), head_of(model), batch.lm.ids_N)
+        losses.append(ChannelLoss(name="lm_ce", values=values_N, tokens=len(batch.lm), global_units=counts.lm_tokens))
+    if passes.teacher_ND is not None:
+        how = trainer.settings.hint
+        student, teacher = (passes.predictors("student", batch.hint_student), head_of(model)), _reference_head(trainer, "hint")
+        options = {"divergence": how.divergence, "beta": how.beta, "temperature": how.temperature}
+        values_N = fused_divergence(*student, passes.teacher_ND, teacher, **options)
+        losses.append(ChannelLoss(name="hint", values=values_N, tokens=len(batch.hint_student), global_units=counts.hint_tokens))
+    if uses.sides or uses.anchors:
+        losses.append(_preference(trainer, batch, passes, uses, counts))
+    return losses
 
 
-def _policy(trainer: Trainer, batch: Batch, hidden_BTD: Tensor, counts: Counts) -> ChannelLoss:
+def _policy(trainer: Trainer, batch: Batch, passes: Passes, counts: Counts) -> ChannelLoss:
     """Dr.GRPO: summed over tokens, divided by the rollouts of the step."""
-    logp_N = token_logprobs(project(trainer.student.model, batch.action.predictors(hidden_BTD)), batch.action.ids_N)
+    head = head_of(trainer.student.model)
+    logp_N = fused_logprobs(passes.predictors("student", batch.action), head, batch.action.ids_N, head_gradient="backward")
     given, clip = (logp_N, batch.sampled_logp_N, batch.advantage_N), trainer.settings.policy.clip
     return ChannelLoss(
         name="policy",
@@ -120,52 +117,51 @@ def _policy(trainer: Trainer, batch: Batch, hidden_BTD: Tensor, counts: Counts) 
     )
 
 
-def _preference(trainer: Trainer, batch: Batch, anchor_N: Tensor | None, hidden: list[Tensor], counts: Counts) -> ChannelLoss:
-    """The mean over pairs plus `anchor` times the mean over anchor tokens, each value with its weight; adds its forward to `hidden`."""
+def _preference(trainer: Trainer, batch: Batch, passes: Passes, uses: Uses, counts: Counts) -> ChannelLoss:
+    """The mean over pairs plus `anchor` times the mean over anchor tokens, each value with its weight."""
     settings, values, weights, tokens, told = trainer.settings.preference, [], [], 0, {}
-    if batch.num_pairs and settings.objective == "clone":
-        values_N = _chosen_ce(trainer, batch, hidden)
-        values.append(values_N)
-        weights.append(torch.full_like(values_N, 1.0 / counts.chosen_tokens))
-        tokens += len(values_N)
-    elif batch.num_pairs:
-        policy, reference = _pair_logprobs(trainer, batch, hidden)
+    if uses.dpo:
+        policy, reference = _pair_logprobs(trainer, batch, passes)
         values_P = dpo(*policy, *reference, beta=settings.beta, label_smoothing=settings.label_smoothing)
         values.append(values_P)
         weights.append(torch.full_like(values_P, 1.0 / counts.pairs))
         tokens += len(batch.response)
         told = {"accuracy": margins(*policy, *reference).detach() > 0, "chosen_logratio": (policy[0] - reference[0]).detach()}
-    if anchor_N is not None:
-        values.append(anchor_N)
-        weights.append(torch.full_like(anchor_N, settings.anchor / counts.anchor_tokens))
-        tokens += len(anchor_N)
+    elif uses.sides:
+        values_N = _chosen_ce(trainer, batch, passes)
+        values.append(values_N)
+        weights.append(torch.full_like(values_N, 1.0 / counts.chosen_tokens))
+        tokens += len(values_N)
+    if uses.anchors:
+        values_N = -fused_logprobs(passes.predictors("student", batch.anchor), head_of(trainer.student.model), batch.anchor.ids_N)
+        values.append(values_N)
+        weights.append(torch.full_like(values_N, settings.anchor / counts.anchor_tokens))
+        tokens += len(values_N)
     return ChannelLoss(name="preference", values=torch.cat(values), weights=torch.cat(weights), tokens=tokens, global_units=1, told=told)
 
 
-def _pair_logprobs(trainer: Trainer, batch: Batch, hidden: list[Tensor]) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+def _pair_logprobs(trainer: Trainer, batch: Batch, passes: Passes) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """((chosen_P, rejected_P) of the student, the same of the reference): log-probs of whole responses."""
 
-    def sides(logits_NV: Tensor) -> tuple[Tensor, Tensor]:
-        logp_N = token_logprobs(logits_NV, batch.response.ids_N)
+    def sides(hidden_ND: Tensor, head: Head) -> tuple[Tensor, Tensor]:
+        logp_N = fused_logprobs(hidden_ND, head, batch.response.ids_N, head_gradient="backward")
         both = sequence_logprobs(logp_N, batch.response.item_N, num_sequences=len(batch.pair))
         return both[: batch.num_pairs], both[batch.num_pairs :]
 
-    reference = sides(_reference_logits(trainer, "preference", batch.pair, batch.response))
-    hidden_BTD = final_hidden(trainer.student.model, batch.pair.ids_BT)
-    hidden.append(hidden_BTD)
-    return sides(project(trainer.student.model, batch.response.predictors(hidden_BTD))), reference
+    if passes.reference_ND is None:
+        raise AlignmentError("DPO without the reference's hidden states")
+    reference = sides(passes.reference_ND, _reference_head(trainer, "preference"))
+    return sides(passes.predictors("pair", batch.response), head_of(trainer.student.model)), reference
 
 
-def _chosen_ce(trainer: Trainer, batch: Batch, hidden: list[Tensor]) -> Tensor:
+def _chosen_ce(trainer: Trainer, batch: Batch, passes: Passes) -> Tensor:
     """Cross-entropy of each token of the chosen sides; their rows stand first."""
-    hidden_BTD = final_hidden(trainer.student.model, batch.pair.ids_BT[: batch.num_pairs])
-    hidden.append(hidden_BTD)
     chosen = batch.response.first(batch.num_pairs)
-    return lm_ce(project(trainer.student.model, chosen.predictors(hidden_BTD)), chosen.ids_N)
+    return -fused_logprobs(passes.predictors("pair", chosen), head_of(trainer.student.model), chosen.ids_N)
 
 
-def _reference_logits(trainer: Trainer, name: Channel, rows: Rows, targets: Targets) -> Tensor:
-    """Logits of a model that gets no gradient, at the tokens of `targets`."""
+def _reference_head(trainer: Trainer, name: Channel) -> Head:
+    """The output head of a model that gets no gradient."""
     with trainer.references[name].scoring() as model:
-        places = {"row_N": targets.row_N, "position_N": targets.position_N}
-        return project(model, predictors(model, rows.ids_BT, rows.lengths_B, **places, max_tokens=trainer.settings.micro_tokens))
+        head = head_of(model)
+        return replace(head, weight_VD=head.weight_VD.detach(), bias_V=None if head.bias_V is None else head.bias_V.detach())

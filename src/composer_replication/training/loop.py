@@ -29,6 +29,7 @@ from composer_replication.training.guard import Guard
 from composer_replication.training.identity import data_sha256, weights_sha256
 from composer_replication.training.journal import Journal, Listener
 from composer_replication.training.live import Live, LiveStep, few
+from composer_replication.training.packing import sharing
 from composer_replication.training.placebo import null_data
 from composer_replication.training.plan import check_plan
 from composer_replication.training.reference import live as current
@@ -78,13 +79,16 @@ def train(
         raise DataError("this run has taken steps already", where=str(run.path), fix="resume it, or start a new run")
     accelerator = Accelerator()
     trainer = make_trainer(config, student=student, accelerator=accelerator)
+    if trainer.why_rows:
+        check_plan(settings, examples=examples, pairs=pairs, imported=imported, layout="rows")
     sampler = _sampler(config, *null_data(examples, pairs, settings=settings, seed=config.seed, imported=imported), imported=imported)
     identity = {"data_sha256": data_sha256(examples, pairs), "start_sha256": weights_sha256(student.model)}
     journal = Journal(run=run, main=accelerator.is_main_process, on_step=on_step, on_event=on_event)
     guard = Guard.of(trainer, live=live, journal=journal) if live is not None else None
     with journal.attempt():
         first = _resume(trainer, journal, identity, guard, accept_changes=accept_changes) if resume else 0
-        journal.event("start", step=first, ranks=accelerator.num_processes, examples=len(examples), pairs=len(pairs))
+        counted = {"ranks": accelerator.num_processes, "examples": len(examples), "pairs": len(pairs)}
+        journal.event("start", step=first, **counted, **_layout(trainer, examples, pairs))
         if guard is not None and first == 0:
             _checkpoint(trainer, journal, 0, identity, guard)
         sites = [] if not settings.hint.weight else watched(sampler.examples) if live is None else kept_watched(run) if first else []
@@ -120,6 +124,16 @@ def _check_sources(config: Config, *, examples: Sequence[TrainingExample], pairs
     if config.train.policy.weight and live is None and not any(e.actions for e in examples):
         what = f"channel policy has weight {config.train.policy.weight}, but nothing is played"
         raise ConfigError(what, where="rollouts.env", fix='set rollouts.env = "workshop", or train.policy.weight = 0')
+
+
+def _layout(trainer: Trainer, examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair]) -> dict[str, Any]:
+    """What is said of the layout when a run starts: why it is rows where a tree was asked for, else how much of the data shares a trunk."""
+    if trainer.layout == "rows":
+        return {"layout": "rows", **({"why_rows": trainer.why_rows} if trainer.why_rows else {})}
+    weights = trainer.weights
+    views = examples if weights["hint"] else [replace(e, hints=()) for e in examples]
+    found = sharing(views, pairs if weights["preference"] else [])
+    return {"layout": "tree", "sharing": found.text() if found.sites + found.pairs else ""}
 
 
 def _sampler(config: Config, examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair], *, imported: bool) -> Sampler:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from composer_replication.core.config.train import TrainSettings
 from composer_replication.core.errors import ConfigError
@@ -11,15 +12,21 @@ from composer_replication.training.sampler import Sampler
 
 
 def check_plan(
-    settings: TrainSettings, *, examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair] = (), imported: bool = True
+    settings: TrainSettings,
+    *,
+    examples: Sequence[TrainingExample],
+    pairs: Sequence[PreferencePair] = (),
+    imported: bool = True,
+    layout: Literal["tree", "rows"] | None = None,
 ) -> None:
     """Raise ConfigError for what would otherwise stop a run in its middle, whenever the sampler draws it.
 
     Example: check_plan(config.train, examples=data.examples, pairs=data.pairs) names the longest item if it is longer than
     train.micro_tokens, and train.batch_examples if one example a step cannot feed both channels (`imported` = they are drawn at all).
+    `layout` is the one that will be used, None = the one of the settings.
     """
     Sampler(examples=examples, pairs=pairs, batch_examples=settings.batch_examples, seed=0, imported=imported)
-    longest, name = max(forward_sizes(examples, pairs), default=(0, ""))
+    longest, name = max(forward_sizes(examples, pairs, layout=layout or settings.layout), default=(0, ""))
     if longest > settings.micro_tokens:
         raise ConfigError(
             f"{name} is the longest item and needs {longest} tokens in one forward, train.micro_tokens is {settings.micro_tokens}",
@@ -27,13 +34,18 @@ def check_plan(
         )
 
 
-def forward_sizes(examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair] = ()) -> Iterator[tuple[int, str]]:
-    """How many tokens each item needs in one forward, and its name; the sizes are those that `micro_batches` cuts by.
+def forward_sizes(
+    examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair] = (), *, layout: Literal["tree", "rows"] = "rows"
+) -> Iterator[tuple[int, str]]:
+    """How many tokens each item needs in one forward, and its name; the sizes are those that micro-batches are cut by.
 
-    An example needs its row, a hint view its teacher row (hint and ids up to the target's end), a pair two rows of its longer side.
+    An example needs its row, a hint view its teacher row (hint and ids up to the target's end). A pair needs two rows of its longer
+    side in rows, its prefix and both sides in a tree.
     """
     for e in examples:
         yield len(e.ids), f"example {e.id}"
         yield from ((len(v.hint_ids) + v.span[1], f"the teacher row of {v.site_id} in example {e.id}") for v in e.hints)
     for p in pairs:
-        yield 2 * (len(p.prefix_ids) + max(len(p.chosen_ids), len(p.rejected_ids))), f"pair {p.id} (both sides)"
+        both = 2 * max(len(p.chosen_ids), len(p.rejected_ids)) if layout == "rows" else len(p.chosen_ids) + len(p.rejected_ids)
+        size = len(p.prefix_ids) * (2 if layout == "rows" else 1) + both
+        yield size, f"pair {p.id} (both sides)"

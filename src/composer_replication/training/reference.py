@@ -39,6 +39,10 @@ class Reference:
         with scoring(self.model, adapters=self.adapters):
             yield self.model
 
+    def is_live(self, model: Any) -> bool:
+        """Whether it is this very model with its weights of now, so that what a forward of it left behind may be read on."""
+        return self.model is model and self.adapters
+
     @torch.no_grad()
     def update(self, model: Any) -> None:
         """Move every weight by `ema` of its distance to that of `model`; call it after each optimiser step.

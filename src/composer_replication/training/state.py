@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from accelerate import Accelerator
@@ -15,6 +16,7 @@ from composer_replication.core.config.train import TrainSettings
 from composer_replication.losses.channel import CHANNELS, Channel
 from composer_replication.losses.total import RunningMean
 from composer_replication.models.load import Student
+from composer_replication.models.tree import why_not_tree
 from composer_replication.training.health import Health
 from composer_replication.training.optimiser import make_optimiser
 from composer_replication.training.reference import Reference, references
@@ -22,7 +24,10 @@ from composer_replication.training.reference import Reference, references
 
 @dataclass(slots=True, kw_only=True)
 class Trainer:
-    """The student and all that moves with it; `references` score without gradient, by channel."""
+    """The student and all that moves with it; `references` score without gradient, by channel.
+
+    `layout` is how the forwards of a step are laid out, `why_rows` why it is not the tree that was asked for ("" where it is).
+    """
 
     config: Config
     student: Student
@@ -30,6 +35,8 @@ class Trainer:
     optimiser: torch.optim.Optimizer
     accelerator: Accelerator
     health: Health
+    layout: Literal["tree", "rows"] = "rows"
+    why_rows: str = ""
     means: dict[Channel, RunningMean] = field(default_factory=lambda: {name: RunningMean() for name in CHANNELS})
 
     @property
@@ -41,6 +48,11 @@ class Trainer:
     def weights(self) -> dict[Channel, float]:
         """The weight of each channel; 0 = off."""
         return channel_weights(self.config.train)
+
+    @property
+    def pair_weight(self) -> float:
+        """What one (query, key) pair costs in tokens: 4 * H per layer and pair against 24 * H^2 per layer and token."""
+        return 1.0 / (6 * self.student.model.get_input_embeddings().weight.shape[1])
 
     def trainable(self) -> list[Tensor]:
         """The weights that the optimiser moves."""
@@ -74,6 +86,7 @@ def make_trainer(config: Config, *, student: Student, accelerator: Accelerator) 
     """A trainer at step 0: the student on its device and in training mode, references made from its weights as they are now."""
     student.model.to(accelerator.device).train()
     settings, weights = config.train, channel_weights(config.train)
+    why_rows = why_not_tree(student.model) if settings.layout == "tree" else ""
     hint, dpo = settings.hint, weights["preference"] > 0 and settings.preference.objective == "dpo"
     return Trainer(
         config=config,
@@ -82,4 +95,6 @@ def make_trainer(config: Config, *, student: Student, accelerator: Accelerator) 
         optimiser=make_optimiser(student.model, settings),
         accelerator=accelerator,
         health=Health(weights=weights, max_bad_steps=settings.starved_steps),
+        layout="rows" if why_rows else settings.layout,
+        why_rows=why_rows,
     )

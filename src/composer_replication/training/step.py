@@ -1,9 +1,9 @@
-"""One optimiser step: every channel's loss on the step's examples and pairs, one backward for their sum.
+"""One optimiser step: every channel's loss on the step's examples and pairs, one backward of the trunk for their sum.
 
 A step, top to bottom:
     score      each channel's unreduced values (training/channels.py), micro-batch by micro-batch
-    measure    each channel's gradient at the final hidden states, by autograd.grad of its own mean
-    add        total = sum of weight * mean / running mean norm; backward; gradients summed over ranks; clip; step
+    measure    each channel's mean is walked back to the final hidden states, which are leaves: there its gradient's norm is taken
+    add        total = sum of weight * mean / running mean norm; one backward of the trunk; gradients summed over ranks; clip; step
     follow     a teacher that is a slow average moves towards the student
     tell       status, tokens, loss and gradient norm per channel; warn at once, stop after train.starved_steps bad steps
 
@@ -18,6 +18,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
@@ -25,17 +26,17 @@ from torch import Tensor
 
 from composer_replication.core.errors import AlignmentError, StoppedError
 from composer_replication.losses.channel import CHANNELS, Channel, ChannelLoss
-from composer_replication.losses.total import channel_scales, total_loss
+from composer_replication.losses.total import channel_scales
 from composer_replication.tokens.batch import Counts, collate, count, micro_batches
 from composer_replication.tokens.example import PreferencePair, TrainingExample
-from composer_replication.training.channels import TOLD, budgets, channel_losses, loss_rows
+from composer_replication.training.channels import TOLD, budgets, loss_rows, losses_on
 from composer_replication.training.health import ChannelStep
 from composer_replication.training.journal import Journal
 from composer_replication.training.optimiser import learning_rate, set_learning_rate
+from composer_replication.training.packing import Micro, micros_of, over_ranks, session_trees
+from composer_replication.training.passes import Uses, run_passes
 from composer_replication.training.sampler import share
 from composer_replication.training.state import Trainer
-
-Micro = tuple[list[TrainingExample], list[PreferencePair]]
 
 
 def train_step(
@@ -121,9 +122,12 @@ def step_counts(examples: list[TrainingExample], pairs: list[PreferencePair], *,
 
 def _micros(trainer: Trainer, examples: list[TrainingExample], pairs: list[PreferencePair]) -> list[Micro]:
     """This rank's part of the step, cut into micro-batches."""
-    place = {"rank": trainer.accelerator.process_index, "world": trainer.accelerator.num_processes}
-    rows = loss_rows(examples, trainer.settings)
-    return micro_batches(share(rows, **place), share(pairs, **place), micro_tokens=trainer.settings.micro_tokens)
+    rank, world = trainer.accelerator.process_index, trainer.accelerator.num_processes
+    rows, limit = loss_rows(examples, trainer.settings), trainer.settings.micro_tokens
+    if trainer.layout == "rows":
+        return micro_batches(share(rows, rank=rank, world=world), share(pairs, rank=rank, world=world), micro_tokens=limit)
+    trees = session_trees(rows, pairs if trainer.weights["preference"] else [], micro_tokens=limit)
+    return micros_of(over_ranks(trees, ranks=world, pair_weight=trainer.pair_weight)[rank], micro_tokens=limit)
 
 
 def accumulate(
@@ -135,15 +139,17 @@ def accumulate(
     told = torch.zeros(len(TOLD), 2, dtype=torch.float64, device=device)  # sum, number of values
     for examples, pairs in micros:
         batch = collate(examples, pairs, pad_id=trainer.student.pad_id).to(device)
-        losses, hidden = channel_losses(trainer, batch, counts)
-        measure(sums, losses, hidden)
+        uses = Uses.of(trainer.settings, trainer.weights, batch)
+        with nullcontext() if scales is not None else torch.no_grad():  # to measure, leaves are enough
+            passes = run_passes(trainer, batch, uses).leaves()
+        losses = losses_on(trainer, batch, passes, uses, counts)
         for name, values in ((loss.name, loss.told) for loss in losses):
             for key, value_N in values.items():
                 told[TOLD.index((name, key))] += torch.stack([value_N.double().sum(), told.new_tensor(len(value_N))])
+        while losses:  # a channel's graph is let go of as soon as it is walked back
+            measure(sums, [losses.pop(0)], list(passes.hidden), scales=scales)
         if scales is not None:
-            total = total_loss([loss for loss in losses if loss.name in scales], scales)
-            if total.requires_grad:
-                total.backward()
+            passes.backward(trainer)
     if trainer.accelerator.num_processes > 1:
         sums, told = _over_ranks(trainer, sums), _over_ranks(trainer, told)
         for parameter in trainer.trainable() if scales is not None else ():  # a rank without this channel adds zeros, never hangs
@@ -166,19 +172,28 @@ def _over_ranks(trainer: Trainer, tensor: Tensor) -> Tensor:
     return cast(Tensor, trainer.accelerator.reduce(tensor, reduction="sum"))
 
 
-def measure(sums: Tensor, losses: list[ChannelLoss], hidden: list[Tensor]) -> None:
+def measure(sums: Tensor, losses: list[ChannelLoss], hidden: list[Tensor], *, scales: Mapping[Channel, float] | None = None) -> None:
     """Add each channel's tokens, mean and squared gradient norm at the final hidden states to its row of `sums`, on its device.
 
+    With `scales`, the gradient times the channel's scale is added to what its loss hangs on: the hidden states and the head's weights.
     The norm is 0 where the loss does not reach the hidden states. Nothing is read back, so a GPU is not waited for.
     """
     for loss in losses:
         mean, row = loss.mean_part(), sums[CHANNELS.index(loss.name)]
         row[0] += loss.tokens
         row[1] += mean.detach()
-        grads = torch.autograd.grad(mean, hidden, retain_graph=True, allow_unused=True) if mean.requires_grad else ()
-        for grad in grads:
-            if grad is not None:
-                row[2] += grad.double().square().sum()
+        if not mean.requires_grad:
+            continue
+        if scales is None or not (scale := scales.get(loss.name, 0.0)):
+            for grad in torch.autograd.grad(mean, hidden, retain_graph=scales is None, allow_unused=True):
+                row[2] += 0.0 if grad is None else grad.double().square().sum()
+            continue
+        before, _ = [h.grad for h in hidden], [setattr(h, "grad", None) for h in hidden]
+        mean.backward(torch.full_like(mean, scale))
+        for h, earlier in zip(hidden, before, strict=True):
+            if h.grad is not None:
+                row[2] += (h.grad.double() / scale).square().sum()
+            h.grad = earlier if h.grad is None else h.grad if earlier is None else h.grad + earlier
 
 
 def gradient_norm(parameters: list[Tensor]) -> float:

@@ -90,7 +90,9 @@ class TrainSettings(Settings):
     batch_examples: int = Field(default=8, gt=0)
     """Examples per optimiser step, over all ranks; pairs come on top in the same proportion. 1 cannot feed both channels."""
     micro_tokens: int = Field(default=8192, gt=0)
-    """Most padded tokens in one forward; memory only, results do not depend on it."""
+    """Most tokens in one forward (in rows: padded ones); memory only, results do not depend on it."""
+    layout: Literal["tree", "rows"] = "tree"
+    """"tree" = what the rows of a micro-batch share is computed once; "rows" = each row by itself, which works with any model."""
     learning_rate: float = Field(default=1e-4, gt=0.0)
     warmup_steps: int = Field(default=2, ge=0)
     weight_decay: float = Field(default=0.0, ge=0.0)

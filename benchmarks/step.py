@@ -1,0 +1,299 @@
+"""A whole step of three channels on one session: the tree next to its rows and to layouts that share nothing, in one run.
+
+    python benchmarks/step.py                                    K = 2, 4, 8, 16 pairs, about 15 minutes on one core
+    python benchmarks/step.py --pairs 8 --only tree naive        some
+    python benchmarks/step.py --long                             32,768 tokens, 16 sites, 16 pairs: memory and time of the tree
+
+A session of 1024 tokens with 4 sites (hint of 32 tokens, mistaken message of 48) and K pairs (48 tokens a side; the rejected side is the
+session's own message): policy on every token behind the first quarter, JSD against the live teacher that has read the hint, DPO against
+a frozen reference. Qwen3 of 6 layers, hidden size 256, V = 8192, random weights, float32, one thread. Forward and backward of everything,
+no optimiser step. Each measurement is a fresh process; a time is the median of its CPU-seconds after the first repetition; memory is the
+process's highest resident size (VmHWM, reset when the inputs exist) above what it held before.
+
+tree       this project, train.layout = "tree"
+rows       this project, train.layout = "rows": one forward of the session, pairs in padded rows
+separate   this project, the three channels one after another as three trainers would, one row or pair at a time (no padding)
+naive      logits of every position, one padded row per teacher view and per side of a pair, all in one batch
+
+Peers of other projects are added by name to VARIANTS; one that cannot be imported is reported as "not installed".
+Prints Markdown; --json FILE writes the numbers. Every variant's loss is checked against the tree's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import math
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from composer_replication.core.config.root import Config
+from composer_replication.losses.channel import CHANNELS, Channel
+from composer_replication.losses.divergence import jsd
+from composer_replication.losses.policy import dr_grpo, token_logprobs
+from composer_replication.losses.preference import dpo
+from composer_replication.models.load import Student
+from composer_replication.tokens.batch import collate, count
+from composer_replication.tokens.example import Action, HintView, PreferencePair, TrainingExample
+from composer_replication.training.packing import micros_of, session_trees
+from composer_replication.training.state import Trainer, make_trainer
+from composer_replication.training.step import accumulate
+
+SCALES: dict[Channel, float] = {"policy": 1.0, "hint": 0.1, "preference": 0.05}
+HINT, MESSAGE, ADVANTAGE = 32, 48, 0.7
+Step = Callable[[], list[float]]  # the three channels' losses, gradients left in .grad
+
+
+class NoTokenizer:
+    """The pad id is all that is asked for."""
+
+    pad_token_id = 0
+
+
+def make_data(length: int, *, sites: int, pairs: int, vocab: int) -> tuple[TrainingExample, list[PreferencePair]]:
+    """One session; sites and pairs stand at different messages, spread evenly."""
+    rng = random.Random(1)
+
+    def draw(n: int) -> tuple[int, ...]:
+        return tuple(rng.randrange(vocab) for _ in range(n))
+
+    ids = draw(length)
+    places = [length * (i + 1) // (sites + pairs + 1) for i in range(sites + pairs)]
+    mistaken = set(rng.sample(places, sites))
+    views, made = [], []
+    for a in places:
+        b = a + MESSAGE
+        if a in mistaken:
+            views.append(HintView(site_id=f"s:{a}", kind="bad_args", at=a, hint_ids=draw(HINT), span=(a, b), target_ids=ids[a:b]))
+        else:
+            name = f"p{a}"
+            made.append(PreferencePair(id=name, session_id="s", prefix_ids=ids[:a], chosen_ids=draw(MESSAGE), rejected_ids=ids[a:b]))
+    start = length // 4
+    action = Action(span=(start, length), logprobs=(-math.log(vocab),) * (length - start), advantage=ADVANTAGE)
+    return TrainingExample(id="e", session_id="s", ids=ids, hints=tuple(views), actions=(action,)), made
+
+
+def make_model(*, layers: int, hidden: int, vocab: int) -> Any:
+    """A Qwen3 of the given shape with random weights."""
+    torch.manual_seed(0)
+    heads = max(1, hidden // 64)
+    config = Qwen3Config(
+        vocab_size=vocab,
+        hidden_size=hidden,
+        intermediate_size=3 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=max(1, heads // 2),
+        head_dim=64,
+        max_position_embeddings=65536,
+        tie_word_embeddings=True,
+    )
+    return Qwen3ForCausalLM(config)
+
+
+def trainer_for(model: Any, *, layout: str, micro_tokens: int, only: Channel | None = None) -> Trainer:
+    """The project's own trainer with the three channels, or one of them, and a frozen reference a little away from the student."""
+    weights: dict[str, dict[str, Any]] = {name: {"weight": SCALES.get(name, 0.0) if only in (None, name) else 0.0} for name in CHANNELS}
+    weights["policy"]["clip"] = 1e9
+    weights["hint"] |= {"teacher": "live"}
+    weights["preference"] |= {"anchor": 0.0}
+    config = Config.model_validate({"train": {**weights, "layout": layout, "micro_tokens": micro_tokens, "balance": "none"}})
+    student = Student(name="bench", model=model, tokenizer=NoTokenizer())
+    trainer = make_trainer(config, student=student, accelerator=Accelerator(cpu=True))
+    if "preference" in trainer.references:
+        torch.manual_seed(1)
+        with torch.no_grad():
+            for parameter in trainer.references["preference"].model.parameters():
+                parameter.add_(0.002 * torch.randn_like(parameter))
+    return trainer
+
+
+def ours(model: Any, example: TrainingExample, pairs: list[PreferencePair], *, layout: str, micro_tokens: int) -> Step:
+    """The step as training/step.py takes it."""
+    trainer, counts = trainer_for(model, layout=layout, micro_tokens=micro_tokens), count([example], pairs)
+    micros = (
+        [([example], pairs)]
+        if layout == "rows"
+        else micros_of(session_trees([example], pairs, micro_tokens=micro_tokens), micro_tokens=micro_tokens)
+    )
+
+    def step() -> list[float]:
+        found = accumulate(trainer, micros, counts, scales=SCALES)
+        return [found[name].loss for name in SCALES]
+
+    return step
+
+
+def tree(model: Any, example: TrainingExample, pairs: list[PreferencePair]) -> Step:
+    return ours(model, example, pairs, layout="tree", micro_tokens=1 << 20)
+
+
+def rows(model: Any, example: TrainingExample, pairs: list[PreferencePair]) -> Step:
+    return ours(model, example, pairs, layout="rows", micro_tokens=8192)
+
+
+def separate(model: Any, example: TrainingExample, pairs: list[PreferencePair]) -> Step:
+    """Three trainers, each with a forward of its own: micro-batches of one row, or of one pair, so that nothing is padded."""
+    trainers = {name: trainer_for(model, layout="rows", micro_tokens=len(example.ids) + HINT, only=name) for name in SCALES}
+    counts = count([example], pairs)
+    micros: dict[Channel, list] = {"policy": [([example], [])], "hint": [([example], [])], "preference": [([], [p]) for p in pairs]}
+
+    def step() -> list[float]:
+        return [accumulate(trainers[name], micros[name], counts, scales=SCALES)[name].loss for name in SCALES]
+
+    return step
+
+
+def naive(model: Any, example: TrainingExample, pairs: list[PreferencePair]) -> Step:
+    """Logits of all positions of everything, divergence on every position and masked, pairs and teacher views in padded rows."""
+    reference = trainer_for(model, layout="rows", micro_tokens=8192).references["preference"].model
+    batch, counts = collate([example], pairs, pad_id=0), count([example], pairs)
+
+    def sides(logits_BTV: Tensor) -> Tensor:
+        logp_BT = logits_BTV[:, :-1].log_softmax(-1).gather(-1, batch.pair.ids_BT[:, 1:, None])[..., 0]
+        rows = zip(batch.response.row_N.tolist(), batch.response.position_N.tolist(), strict=True)
+        inside_BT = torch.zeros_like(logp_BT)
+        for row, position in rows:
+            inside_BT[row, position - 1] = 1.0
+        return (logp_BT * inside_BT).sum(-1)
+
+    def step() -> list[float]:
+        logits_TV = model(input_ids=batch.student.ids_BT, use_cache=False).logits[0]
+        logp_N = token_logprobs(logits_TV[:-1], batch.student.ids_BT[0, 1:])[batch.action.position_N - 1]
+        policy = dr_grpo(logp_N, batch.sampled_logp_N, batch.advantage_N, clip=1e9).sum() / counts.sampled_rollouts
+        with torch.no_grad():
+            teacher_BTV = model(input_ids=batch.teacher.ids_BT, attention_mask=batch.teacher.attention_BT, use_cache=False).logits
+        # the student's logits in the teacher's frame, so that one divergence covers every position
+        frame_BTV = torch.zeros_like(teacher_BTV)
+        mask_BT = torch.zeros(teacher_BTV.shape[:2])
+        for row, view in enumerate(example.hints):
+            (a, b), (c, d) = view.span, example.teacher_span(view)
+            frame_BTV[row, c - 1 : d - 1] = logits_TV[a - 1 : b - 1]
+            mask_BT[row, c - 1 : d - 1] = 1.0
+        values_N = jsd(frame_BTV.flatten(0, 1), teacher_BTV.flatten(0, 1), beta=0.5)
+        hint = (values_N * mask_BT.flatten()).sum() / counts.hint_tokens
+        ours = sides(model(input_ids=batch.pair.ids_BT, attention_mask=batch.pair.attention_BT, use_cache=False).logits)
+        with torch.no_grad():
+            theirs = sides(reference(input_ids=batch.pair.ids_BT, attention_mask=batch.pair.attention_BT, use_cache=False).logits)
+        n = len(pairs)
+        preference = dpo(ours[:n], ours[n:], theirs[:n], theirs[n:], beta=0.1).mean()
+        total = SCALES["policy"] * policy + SCALES["hint"] * hint + SCALES["preference"] * preference
+        total.backward()
+        return [float(policy), float(hint), float(preference)]
+
+    return step
+
+
+VARIANTS: dict[str, Callable[..., Step]] = {"tree": tree, "rows": rows, "separate": separate, "naive": naive}
+
+
+# ---- one measurement, in a process of its own ----
+
+
+def resident(key: str) -> float:
+    """MiB of this process by a name of /proc/self/status."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(key))
+    return int(line.split()[1]) / 1024
+
+
+def measure(variant: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Losses, CPU-seconds and memory of one variant."""
+    torch.set_num_threads(1)
+    try:
+        model = make_model(layers=options.layers, hidden=options.hidden, vocab=options.vocab).train()
+        example, pairs = make_data(options.length, sites=options.sites, pairs=options.pairs[0], vocab=options.vocab)
+        step = VARIANTS[variant](model, example, pairs)
+    except ImportError as error:
+        return {"variant": variant, "pairs": options.pairs[0], "problem": f"not installed: {error.name}"}
+    seconds, losses, peak = [], [], 0.0
+    for _ in range(options.repeats + 1):
+        model.zero_grad(set_to_none=True)
+        gc.collect()
+        Path("/proc/self/clear_refs").write_text("5")
+        held, began = resident("VmRSS"), time.process_time()
+        losses = step()
+        seconds.append(time.process_time() - began)
+        peak = max(peak, resident("VmHWM") - held)
+    gradient = torch.cat([p.grad.flatten() for p in model.parameters()]).norm()
+    timed = seconds[1:] or seconds
+    return {
+        "variant": variant, "pairs": options.pairs[0], "losses": losses, "gradient_norm": float(gradient),
+        "cpu_s": statistics.median(timed), "cpu_s_least": min(timed), "peak_mib": peak,
+    }  # fmt: skip
+
+
+def run(variant: str, pairs: int, options: argparse.Namespace) -> dict[str, Any]:
+    """`measure` in a fresh process."""
+    shape = [f"--{name}={getattr(options, name)}" for name in ("length", "sites", "layers", "hidden", "vocab", "repeats")]
+    command = [sys.executable, __file__, "--child", variant, "--pairs", str(pairs), *shape]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
+    if done.returncode:
+        return {"variant": variant, "pairs": pairs, "problem": f"failed: {done.stderr.strip().splitlines()[-1:]}"}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def table(found: list[dict[str, Any]]) -> str:
+    """Markdown: a row per variant and number of pairs, ratios to the tree; then the growth per further pair."""
+    lines = ["| pairs | variant | CPU s | tree / it | peak MiB | losses |", "|---|---|---|---|---|---|"]
+    ours = {line["pairs"]: line for line in found if line["variant"] == "tree" and "problem" not in line}
+    for line in found:
+        if "problem" in line:
+            lines.append(f"| {line['pairs']} | {line['variant']} | {line['problem']} | | | |")
+            continue
+        base = ours.get(line["pairs"])
+        ratio = f"{base['cpu_s'] / line['cpu_s']:.3f}" if base else ""
+        losses = " ".join(f"{x:.5f}" for x in line["losses"])
+        lines.append(f"| {line['pairs']} | {line['variant']} | {line['cpu_s']:.2f} | {ratio} | {line['peak_mib']:.0f} | {losses} |")
+        if base:
+            for x, y in zip((*line["losses"], line["gradient_norm"]), (*base["losses"], base["gradient_norm"]), strict=True):
+                if abs(x - y) > 2e-4 * max(abs(y), 1e-3):
+                    lines.append(f"| {line['pairs']} | {line['variant']} | **does not compute the same: {x} against {y}** | | | |")
+    growth = {}
+    for variant in dict.fromkeys(line["variant"] for line in found):
+        own = sorted((line["pairs"], line["cpu_s"]) for line in found if line["variant"] == variant and "problem" not in line)
+        if len(own) > 1:
+            growth[variant] = (own[-1][1] - own[0][1]) / (own[-1][0] - own[0][0])
+    lines += ["", "| variant | CPU s per further pair | tree / it |", "|---|---|---|"] if growth else []
+    lines += [f"| {v} | {g:.3f} | {growth['tree'] / g:.3f} |" for v, g in growth.items() if "tree" in growth]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Read the options and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, nargs="+", default=[2, 4, 8, 16])
+    parser.add_argument("--only", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
+    for name, value in (("length", 1024), ("sites", 4), ("layers", 6), ("hidden", 256), ("vocab", 8192), ("repeats", 3)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--long", action="store_true", help="32,768 tokens, 16 sites, 16 pairs, the tree alone, on a model of tiny's size")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        print(json.dumps(measure(options.child, options)))
+        return 0
+    if options.long:
+        options.length, options.sites, options.pairs, options.only, options.repeats = 32768, 16, [16], ["tree"], 0
+        options.layers, options.hidden, options.vocab = 3, 128, 2048
+    found = [run(variant, pairs, options) for pairs in options.pairs for variant in options.only]
+    print(table(found))
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

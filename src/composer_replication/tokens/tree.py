@@ -1,0 +1,304 @@
+"""The forest of a micro-batch: what its rows share is held once, and so computed once.
+
+    forest = Forest.grow([student_0, pair_0, teacher_0])       rows are plain id sequences; a node is a run of ids with a parent
+    student = forest.over([0, 1])                              one pass over the nodes of some rows, parents before children
+    hints = forest.over([2], cached=student)                   the rest of row 2, on the keys and values that `student` kept
+    hints.packed(2)                                            where each token of row 2 stands among `student`'s tokens, then its own
+
+A session with sites and pairs is one tree: its trunk is the session itself, a hint and a chosen answer are branches, a rejected answer
+that is the session's own turn is a span of the trunk. Several sessions are several trees of one forest; where a template rewrites history,
+rows part there by themselves. A pass packs its nodes as *chains*: runs of nodes in which each is the child of the one before, so that the
+trunk stays in one piece. A token sees the ancestors of its node and what stands before it in its node, nothing else.
+
+Shapes: Q tokens of a pass, K tokens that it can see (those of the pass whose cache it stands on, then its own).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from composer_replication.core.errors import AlignmentError
+from composer_replication.models.tree_plan import Chain, Segment, dense_mask
+
+_BLOCK = 512  # ids compared at once
+
+
+class Cost(NamedTuple):
+    """What a pass costs: tokens through the layers, and (query, key) pairs in each full attention layer."""
+
+    tokens: int
+    pairs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A run of ids below `parent` (-1 = a root), whose first token stands at position `depth` of every row that holds it."""
+
+    ids: tuple[int, ...]
+    parent: int
+    depth: int
+
+
+@dataclass(slots=True)
+class Grower:
+    """A forest in the making, for asking what a further row would add.
+
+    >>> grower = Grower(); grower.add((1, 2, 3, 4)); grower.missing((1, 2, 9))
+    0
+    1
+    """
+
+    nodes: list[Node] = field(default_factory=list)
+    children: list[dict[int, int]] = field(default_factory=list)
+    roots: dict[int, int] = field(default_factory=dict)
+    tokens: int = 0
+
+    def add(self, row: Sequence[int]) -> int:
+        """Insert a row; returns the node it ends with. Raises AlignmentError for a row without a token."""
+        ids = tuple(row)
+        if not ids:
+            raise AlignmentError("a row without a token has no place in a tree")
+        parent, node, at, shared = self._walk(ids)
+        if node >= 0 and shared < len(self.nodes[node].ids):  # the row leaves a node, or ends, in its middle
+            node = self._split(node, shared)
+        if at < len(ids):
+            parent = node if node >= 0 else parent
+            node = self._new(ids[at:], parent, at)
+        return node
+
+    def missing(self, row: Sequence[int]) -> int:
+        """How many tokens of a row are not in the forest yet."""
+        ids = tuple(row)
+        return len(ids) - self._walk(ids)[2]
+
+    def _walk(self, ids: tuple[int, ...]) -> tuple[int, int, int, int]:
+        """(parent of the last node reached, that node or -1, tokens of the row found, tokens found of that node)."""
+        below, parent, node, at, shared = self.roots, -1, -1, 0, 0
+        while at < len(ids) and (found := below.get(ids[at])) is not None:
+            parent, node = node, found
+            shared = _common(self.nodes[node].ids, ids, at)
+            at += shared
+            if shared < len(self.nodes[node].ids):
+                break
+            below = self.children[node]
+        return parent, node, at, shared
+
+    def _new(self, ids: tuple[int, ...], parent: int, depth: int) -> int:
+        self.nodes.append(Node(ids, parent, depth))
+        self.children.append({})
+        self._below(parent)[ids[0]] = len(self.nodes) - 1
+        self.tokens += len(ids)
+        return len(self.nodes) - 1
+
+    def _split(self, node: int, at: int) -> int:
+        """Cut a node in two; the lower part keeps its number, so rows that end there still do. Returns the upper part."""
+        whole = self.nodes[node]
+        upper = self._new(whole.ids[:at], whole.parent, whole.depth)
+        self.tokens -= at
+        self.nodes[node] = Node(whole.ids[at:], upper, whole.depth + at)
+        self.children[upper] = {whole.ids[at]: node}
+        return upper
+
+    def _below(self, parent: int) -> dict[int, int]:
+        return self.roots if parent < 0 else self.children[parent]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forest:
+    """The nodes of some rows: `paths[row]` are a row's nodes from its root on; [enter, exit) counts the nodes below and including one."""
+
+    nodes: tuple[Node, ...]
+    paths: tuple[tuple[int, ...], ...]
+    enter: tuple[int, ...]
+    exit: tuple[int, ...]
+
+    @classmethod
+    def grow(cls, rows: Sequence[Sequence[int]]) -> Forest:
+        """The forest of these rows.
+
+        >>> forest = Forest.grow([(1, 2, 3, 4), (1, 2, 9), (7,)])
+        >>> [node.ids for node in forest.nodes], forest.paths
+        ([(3, 4), (1, 2), (9,), (7,)], ((1, 0), (1, 2), (3,)))
+        """
+        grower = Grower()
+        ends = [grower.add(row) for row in rows]
+        paths = []
+        for end in ends:
+            path = [end]
+            while (parent := grower.nodes[path[-1]].parent) >= 0:
+                path.append(parent)
+            paths.append(tuple(reversed(path)))
+        enter, leave = _intervals(grower)
+        return cls(nodes=tuple(grower.nodes), paths=tuple(paths), enter=enter, exit=leave)
+
+    def over(self, rows: Sequence[int], *, cached: Pass | None = None) -> Pass:
+        """A pass over everything that these rows hold, but for what `cached` holds already.
+
+        A row whose end is cached adds nothing. Raises AlignmentError where `cached` itself stands on another pass.
+        """
+        if cached is not None and cached.cached is not None:
+            raise AlignmentError("a pass can stand on the cache of one other pass only")
+        kept = cached.starts if cached is not None else {}
+        wanted = {node for row in rows for node in self.paths[row] if node not in kept}
+        return _pack(self, wanted, cached)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """Some nodes of a forest in the order of one forward, e.g. forest.over([0, 1]).size; `cached` is the pass whose cache it stands on.
+
+    `starts[node]` says where a node of it begins. `position_Q` is where a token stands in its rows: what follows a fork goes on counting
+    from the fork. `interval_Q2` is [enter, exit) of each token's node. Tokens are numbered those of `cached` first, then its own.
+    """
+
+    forest: Forest
+    starts: dict[int, int]
+    chains: tuple[Chain, ...]
+    ids_Q: Tensor
+    position_Q: Tensor
+    interval_Q2: Tensor
+    cached: Pass | None = None
+
+    @property
+    def size(self) -> int:
+        """Tokens that go through the model."""
+        return sum(chain.own.end - chain.own.start for chain in self.chains)
+
+    @property
+    def offset(self) -> int:
+        """Tokens of the cache below."""
+        return self.cached.size if self.cached is not None else 0
+
+    @property
+    def cost(self) -> Cost:
+        """Tokens, and the pairs of one full attention layer.
+
+        >>> Forest.grow([(1, 2, 3), (1, 2, 4)]).over([0, 1]).cost  # four tokens that see 1, 2, 3 and 3 tokens
+        Cost(tokens=4, pairs=9)
+        """
+        sizes = [(own.depth, own.end - own.start) for own in (chain.own for chain in self.chains)]
+        return Cost(self.size, sum(n * depth + n * (n + 1) // 2 for depth, n in sizes))
+
+    @property
+    def seen(self) -> tuple[Tensor, Tensor]:
+        """(position_K, interval_K2) of the tokens that this pass can see: those of the cache, then its own."""
+        if self.cached is None:
+            return self.position_Q, self.interval_Q2
+        below = self.cached
+        return torch.cat([below.position_Q, self.position_Q]), torch.cat([below.interval_Q2, self.interval_Q2])
+
+    def mask_QK(self, *, window: int | None = None) -> Tensor:
+        """Which tokens see which, written out from the intervals: the independent check on chains; see `dense_mask`.
+
+        >>> Forest.grow([(1, 2), (1, 3)]).over([0, 1]).mask_QK().int().tolist()
+        [[1, 0, 0], [1, 1, 0], [1, 0, 1]]
+        """
+        return dense_mask(self, window=window)
+
+    def packed(self, row: int) -> Tensor:
+        """The number of each token of a row; raises AlignmentError where the pass does not hold the row.
+
+        >>> Forest.grow([(1, 2), (1, 3)]).over([0, 1]).packed(1).tolist()
+        [0, 2]
+        """
+        parts, below = [], self.cached.starts if self.cached is not None else {}
+        for node in self.forest.paths[row]:
+            if node not in self.starts and node not in below:
+                raise AlignmentError(f"row {row} is not part of this pass")
+            start = below[node] if node in below else self.offset + self.starts[node]
+            parts.append(torch.arange(start, start + len(self.forest.nodes[node].ids)))
+        return torch.cat(parts)
+
+
+def _common(node: tuple[int, ...], row: tuple[int, ...], at: int) -> int:
+    """How many ids a node and a row (from `at` on) have in common."""
+    most, done = min(len(node), len(row) - at), 0
+    while done < most and node[done : done + _BLOCK] == row[at + done : at + done + _BLOCK]:
+        done += _BLOCK
+    done = min(done, most)
+    while done < most and node[done] == row[at + done]:
+        done += 1
+    return done
+
+
+def _intervals(grower: Grower) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Entry and exit numbers of every node in one walk over the forest."""
+    enter, leave, clock = [0] * len(grower.nodes), [0] * len(grower.nodes), 0
+    waiting = [(node, False) for node in reversed(grower.roots.values())]
+    while waiting:
+        node, done = waiting.pop()
+        if done:
+            leave[node] = clock
+            continue
+        enter[node], clock = clock, clock + 1
+        waiting.append((node, True))
+        waiting += [(child, False) for child in reversed(grower.children[node].values())]
+    return tuple(enter), tuple(leave)
+
+
+def _pack(forest: Forest, wanted: set[int], cached: Pass | None) -> Pass:
+    """Chains of the wanted nodes: each goes down to the child with the most tokens below it, the other children begin chains."""
+    children: dict[int, list[int]] = {node: [] for node in wanted}
+    tops: list[int] = []
+    for node in sorted(wanted, key=lambda n: forest.enter[n]):
+        parent = forest.nodes[node].parent
+        children[parent].append(node) if parent in wanted else tops.append(node)
+    weight = {node: len(forest.nodes[node].ids) for node in wanted}
+    for node in sorted(wanted, key=lambda n: -forest.enter[n]):
+        if (parent := forest.nodes[node].parent) in wanted:
+            weight[parent] += weight[node]
+    starts: dict[int, int] = {}
+    chains: list[Chain] = []
+    chain_of: dict[int, int] = {}
+    place, waiting = 0, list(reversed(tops))
+    while waiting:
+        top = node = waiting.pop()
+        first = place
+        while True:
+            starts[node], chain_of[node] = place, len(chains)
+            place += len(forest.nodes[node].ids)
+            below = sorted(children[node], key=lambda n: -weight[n])
+            waiting += reversed(below[1:])
+            if not below:
+                break
+            node = below[0]
+        above = _above(forest, forest.nodes[top].parent, starts, chains, chain_of, cached)
+        chains.append(Chain(Segment(first, place, forest.nodes[top].depth), above))
+    return Pass(forest=forest, starts=starts, chains=tuple(chains), cached=cached, **_tensors(forest, starts, chains))
+
+
+def _tensors(forest: Forest, starts: dict[int, int], chains: list[Chain]) -> dict[str, Tensor]:
+    """Ids, positions and intervals of the tokens, in the order of the nodes."""
+    spans = [torch.arange(own.depth, own.depth + own.end - own.start) for own in (chain.own for chain in chains)]
+    sizes = torch.tensor([len(forest.nodes[node].ids) for node in starts], dtype=torch.long)
+    intervals = torch.tensor([(forest.enter[node], forest.exit[node]) for node in starts], dtype=torch.long).view(-1, 2)
+    return {
+        "ids_Q": torch.tensor([i for node in starts for i in forest.nodes[node].ids], dtype=torch.long),
+        "position_Q": torch.cat(spans) if spans else torch.zeros(0, dtype=torch.long),
+        "interval_Q2": intervals.repeat_interleave(sizes, dim=0),
+    }
+
+
+def _above(
+    forest: Forest, parent: int, starts: dict[int, int], chains: list[Chain], chain_of: dict[int, int], cached: Pass | None
+) -> tuple[Segment, ...]:
+    """Where everything above a chain stands, root first: the part of the parent's chain down to the fork, and what is above that."""
+    if parent < 0:
+        return ()
+    end = forest.nodes[parent].depth + len(forest.nodes[parent].ids)
+    if parent in starts:
+        chain = chains[chain_of[parent]]
+        cut = chain.own.start + end - chain.own.depth
+        return (*chain.above, Segment(chain.own.start, cut, chain.own.depth))
+    if cached is None or parent not in cached.starts:
+        raise AlignmentError("a node of this pass has a parent that is neither in it nor in the cache")
+    at = cached.starts[parent]
+    (chain,) = [c for c in cached.chains if c.own.start <= at < c.own.end]
+    cut = chain.own.start + end - chain.own.depth
+    parts = (*chain.above, Segment(chain.own.start, cut, chain.own.depth))
+    return tuple(Segment(part.start, part.end, part.depth, True) for part in parts)

@@ -1,0 +1,250 @@
+"""The forwards of one micro-batch: final hidden states of the student, and of the models that score without gradient.
+
+    passes = run_passes(trainer, batch, uses)
+    passes.predictors("student", batch.lm)         # (N, D), on the student's graph
+    passes.teacher_ND, passes.reference_ND         # (N, D), without one: hint targets, responses of pairs
+
+Two layouts, the same values (config.train.layout):
+    rows   student rows are one forward, pair rows another, teacher rows are scored in slices; works with any model
+    tree   all rows are one forest (tokens/tree.py): one forward for what gets a gradient; a live teacher reads the hints on the keys and
+           values of that forward; a frozen teacher and the reference of DPO are one pass without gradient, a slow average one of its own
+
+Losses hang on leaves (`Passes.leaves`), so each of them is walked back once, and the trunk once for their sum (`Passes.backward`).
+Shapes: B rows, T length, Q tokens of a pass, M = B * T or Q, N loss tokens, D hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from composer_replication.core.config.train import TrainSettings
+from composer_replication.losses.channel import Channel
+from composer_replication.models.forward import final_hidden, predictors
+from composer_replication.models.tree import dropout_active, tree_attention, tree_hidden
+from composer_replication.models.tree_attention import KeyValues
+from composer_replication.tokens.batch import Batch, Rows, Targets
+from composer_replication.tokens.tree import Forest, Grower, Pass
+from composer_replication.training.reference import Reference
+from composer_replication.training.state import Trainer
+
+Kind = Literal["student", "pair"]
+Row = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uses:
+    """What the weighted channels need of one batch; `sides` is how many pair rows (0, the chosen ones, or both sides)."""
+
+    policy: bool
+    lm_ce: bool
+    hint: bool
+    anchors: bool
+    sides: int
+    dpo: bool
+
+    @classmethod
+    def of(cls, settings: TrainSettings, weights: dict[Channel, float], batch: Batch) -> Uses:
+        """By weights and by what the batch holds."""
+        pairs = bool(weights["preference"] and batch.num_pairs)
+        dpo = settings.preference.objective == "dpo"
+        return cls(
+            policy=bool(weights["policy"] and len(batch.action)),
+            lm_ce=bool(weights["lm_ce"] and len(batch.lm)),
+            hint=bool(weights["hint"] and len(batch.hint_student)),
+            anchors=bool(weights["preference"] and settings.preference.anchor and len(batch.anchor)),
+            sides=(len(batch.pair) if dpo else batch.num_pairs) if pairs else 0,
+            dpo=pairs and dpo,
+        )
+
+    @property
+    def student(self) -> bool:
+        """Whether any channel reads the student rows."""
+        return self.policy or self.lm_ce or self.hint or self.anchors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passes:
+    """Hidden states of one micro-batch. `places[kind]` = which of `hidden`, and the place of (row, position) among its M tokens."""
+
+    hidden: tuple[Tensor, ...]
+    places: dict[Kind, tuple[int, Tensor]]
+    teacher_ND: Tensor | None = None
+    reference_ND: Tensor | None = None
+    trunk: tuple[Tensor, ...] = ()
+
+    def predictors(self, kind: Kind, targets: Targets) -> Tensor:
+        """The student's hidden states (N, D) that predict these tokens: those one position before, in the tree at the parent's end."""
+        which, index_BT = self.places[kind]
+        return self.hidden[which].flatten(0, 1)[index_BT[targets.row_N, targets.position_N - 1]]
+
+    def leaves(self) -> Passes:
+        """The same states cut off from the trunk: a loss on them is walked back to here and no further."""
+        return replace(self, hidden=tuple(h.detach().requires_grad_() for h in self.hidden), trunk=self.hidden)
+
+    def backward(self, trainer: Trainer) -> None:
+        """Walk the trunk back once, from the gradients that have come together at the leaves."""
+        pairs = [(h, leaf.grad) for h, leaf in zip(self.trunk, self.hidden, strict=True) if h.requires_grad and leaf.grad is not None]
+        if pairs:
+            with tree_attention(trainer.student.model) if trainer.layout == "tree" else nullcontext():
+                torch.autograd.backward([h for h, _ in pairs], [grad for _, grad in pairs])
+
+
+def run_passes(trainer: Trainer, batch: Batch, uses: Uses) -> Passes:
+    """Every forward that the channels in use need, in the trainer's layout."""
+    return (_tree if trainer.layout == "tree" else _rows)(trainer, batch, uses)
+
+
+# ---- rows ----
+
+
+def _rows(trainer: Trainer, batch: Batch, uses: Uses) -> Passes:
+    model, hidden, places = trainer.student.model, [], {}
+    teacher = _score_rows(trainer, trainer.references["hint"], batch.teacher, batch.hint_teacher) if uses.hint else None
+    reference = _score_rows(trainer, trainer.references["preference"], batch.pair, batch.response) if uses.dpo else None
+    for kind, ids_BT in (("student", batch.student.ids_BT[: len(batch.student) * uses.student]), ("pair", batch.pair.ids_BT[: uses.sides])):
+        if len(ids_BT):
+            places[kind] = (len(hidden), torch.arange(ids_BT.numel(), device=ids_BT.device).view(ids_BT.shape))
+            hidden.append(final_hidden(model, ids_BT))
+    return Passes(hidden=tuple(hidden), places=places, teacher_ND=teacher, reference_ND=reference)
+
+
+def _score_rows(trainer: Trainer, reference: Reference, rows: Rows, targets: Targets) -> Tensor:
+    with reference.scoring() as model:
+        places = {"row_N": targets.row_N, "position_N": targets.position_N}
+        return predictors(model, rows.ids_BT, rows.lengths_B, **places, max_tokens=trainer.settings.micro_tokens)
+
+
+# ---- tree ----
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """Rows that a model without gradient reads, and the tokens whose predictors are asked for."""
+
+    rows: list[Row]
+    targets: Targets
+
+
+def _tree(trainer: Trainer, batch: Batch, uses: Uses) -> Passes:
+    model, references = trainer.student.model, trainer.references
+    student = batch.student.lists() if uses.student else []
+    sides, views = batch.pair.lists()[: uses.sides], batch.teacher.lists() if uses.hint else []
+    if not student and not sides:
+        return Passes(hidden=(), places={})
+    forest = Forest.grow([*student, *sides, *views])
+    plan = forest.over(range(len(student) + len(sides)))
+    shared = uses.hint and references["hint"].is_live(model) and not dropout_active(model)
+    kept = KeyValues() if shared else None
+    hidden_QD = tree_hidden(model, plan, keep=kept)
+    device = hidden_QD.device
+    index_BT = _places(plan, range(len(student) + len(sides)), device)
+    places: dict[Kind, tuple[int, Tensor]] = {"student": (0, index_BT[: len(student)]), "pair": (0, index_BT[len(student) :])}
+
+    questions: dict[str, tuple[Reference, _Question]] = {}
+    teacher = None
+    if kept is not None:
+        first = len(student) + len(sides)
+
+        def on_cache(part: Sequence[int]) -> Iterator[tuple[Pass, Tensor]]:
+            rest = forest.over([first + row for row in part], cached=plan)
+            with references["hint"].scoring() as live:
+                own_QD = tree_hidden(live, rest, cache=kept) if rest.size else hidden_QD[:0]
+            yield rest, torch.cat([hidden_QD.detach(), own_QD])
+
+        question = _Question(views, batch.hint_teacher)
+        (teacher,) = _answers(trainer, [question], on_cache, known=[*student, *sides], first=first)
+    elif uses.hint:
+        questions["hint"] = (references["hint"], _Question(views, batch.hint_teacher))
+    if uses.dpo:
+        questions["preference"] = (references["preference"], _Question(sides, batch.response))
+    answers = {"hint": teacher} | _ask(trainer, questions)
+    return Passes(hidden=(hidden_QD[None],), places=places, teacher_ND=answers["hint"], reference_ND=answers.get("preference"))
+
+
+def _ask(trainer: Trainer, questions: dict[str, tuple[Reference, _Question]]) -> dict[str, Tensor]:
+    """The answers by name; questions to one and the same model are put in one pass."""
+    found: dict[str, Tensor] = {}
+    names = list(questions)
+    while names:
+        reference = questions[names[0]][0]
+        together = [name for name in names if questions[name][0] == reference]
+        asked = [questions[name][1] for name in together]
+        rows = [row for question in asked for row in question.rows]
+
+        def alone(part: Sequence[int], reference: Reference = reference, rows: list[Row] = rows) -> Iterator[tuple[Pass, Tensor]]:
+            plan = Forest.grow([rows[row] for row in part]).over(range(len(part)))
+            with reference.scoring() as model:
+                yield plan, tree_hidden(model, plan)
+
+        found |= dict(zip(together, _answers(trainer, asked, alone, known=[], first=None), strict=True))
+        names = [name for name in names if name not in together]
+    return found
+
+
+def _answers(
+    trainer: Trainer,
+    questions: list[_Question],
+    score: Callable[[Sequence[int]], Iterator[tuple[Pass, Tensor]]],
+    *,
+    known: Sequence[Row],
+    first: int | None,
+) -> list[Tensor]:
+    """The predictors (N, D) of each question. At most train.micro_tokens new tokens (and at least one row) go through one forward.
+
+    `first` = the number of the questions' first row in the pass that `score` gives; None where a slice is numbered by itself.
+    """
+    rows = [row for question in questions for row in question.rows]
+    row_N = torch.cat([q.targets.row_N + sum(len(p.rows) for p in questions[:k]) for k, q in enumerate(questions)])
+    before_N = torch.cat([q.targets.position_N - 1 for q in questions])
+    out_ND: Tensor | None = None
+    for part in slices(rows, known=known, max_tokens=trainer.settings.micro_tokens):
+        for plan, hidden_MD in score(part):
+            names = range(len(part)) if first is None else [first + row for row in part]
+            index_BT = _places(plan, names, hidden_MD.device)
+            local = torch.full((len(rows),), -1, device=row_N.device)
+            local[torch.tensor(part, device=row_N.device)] = torch.arange(len(part), device=row_N.device)
+            here_N = local[row_N] >= 0
+            out_ND = hidden_MD.new_empty(len(row_N), hidden_MD.shape[1]) if out_ND is None else out_ND
+            out_ND[here_N] = hidden_MD[index_BT[local[row_N[here_N]], before_N[here_N]]]
+    assert out_ND is not None
+    return list(out_ND.split([len(q.targets) for q in questions]))
+
+
+def slices(rows: Sequence[Row], *, known: Sequence[Row], max_tokens: int) -> Iterator[list[int]]:
+    """Rows in parts that add at most so many tokens to what is known; a part has at least one row.
+
+    >>> list(slices([(1, 2), (1, 3), (4, 5)], known=[(1,)], max_tokens=2))
+    [[0, 1], [2]]
+    """
+
+    def fresh() -> Grower:
+        grower = Grower()
+        for row in known:
+            grower.add(row)
+        return grower
+
+    grower, part = fresh(), []
+    base = grower.tokens
+    for number, row in enumerate(rows):
+        if part and grower.tokens - base + grower.missing(row) > max_tokens:
+            yield part
+            grower, part = fresh(), []
+        grower.add(row)
+        part.append(number)
+    if part:
+        yield part
+
+
+def _places(plan: Pass, rows: Sequence[int], device: torch.device) -> Tensor:
+    """The place of (row, position) among the tokens of a pass; behind a row's end it is never read."""
+    found = [plan.packed(row) for row in rows]
+    index_BT = torch.zeros(len(found), max(map(len, found), default=0), dtype=torch.long)
+    for number, places in enumerate(found):
+        index_BT[number, : len(places)] = places
+    return index_BT.to(device)
