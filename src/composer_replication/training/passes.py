@@ -9,7 +9,7 @@ Two layouts, the same values (config.train.layout):
     tree   all rows are one forest (tokens/tree.py): one forward for what gets a gradient; a live teacher reads the hints on the keys and
            values of that forward; a frozen teacher and the reference of DPO are one pass without gradient, a slow average one of its own
 
-Losses hang on leaves (`Passes.leaves`), so each of them is walked back once, and the trunk once for their sum (`Passes.backward`).
+Losses hang on copies of what predicts their tokens (`Passes.leaves`), so each is walked back once, and the trunk once for their sum.
 Shapes: B rows, T length, Q tokens of a pass, M = B * T or Q, N loss tokens, D hidden size.
 """
 
@@ -76,23 +76,30 @@ class Passes:
     places: dict[Kind, tuple[int, Tensor]]
     teacher_ND: Tensor | None = None
     reference_ND: Tensor | None = None
-    trunk: tuple[Tensor, ...] = ()
+    cut: list[tuple[Tensor, Tensor]] | None = None
 
     def predictors(self, kind: Kind, targets: Targets) -> Tensor:
         """The student's hidden states (N, D) that predict these tokens: those one position before, in the tree at the parent's end."""
         which, index_BT = self.places[kind]
-        return self.hidden[which].flatten(0, 1)[index_BT[targets.row_N, targets.position_N - 1]]
+        found_ND = self.hidden[which].flatten(0, 1)[index_BT[targets.row_N, targets.position_N - 1]]
+        if self.cut is None:
+            return found_ND
+        self.cut.append((found_ND, found_ND.detach().requires_grad_()))
+        return self.cut[-1][1]
 
     def leaves(self) -> Passes:
-        """The same states cut off from the trunk: a loss on them is walked back to here and no further."""
-        return replace(self, hidden=tuple(h.detach().requires_grad_() for h in self.hidden), trunk=self.hidden)
+        """The same states, of which `predictors` gives copies cut off from the trunk: a loss is walked back to these and no further.
+
+        There is one copy per loss token, so a norm taken there does not depend on what happens to share a forward.
+        """
+        return replace(self, cut=[])
 
     def backward(self, trainer: Trainer) -> None:
-        """Walk the trunk back once, from the gradients that have come together at the leaves."""
-        pairs = [(h, leaf.grad) for h, leaf in zip(self.trunk, self.hidden, strict=True) if h.requires_grad and leaf.grad is not None]
+        """Walk the trunk back once, from the gradients that have come together at the copies."""
+        pairs = [(found, copy.grad) for found, copy in self.cut or () if found.requires_grad and copy.grad is not None]
         if pairs:
             with tree_attention(trainer.student.model) if trainer.layout == "tree" else nullcontext():
-                torch.autograd.backward([h for h, _ in pairs], [grad for _, grad in pairs])
+                torch.autograd.backward([found for found, _ in pairs], [grad for _, grad in pairs])
 
 
 def run_passes(trainer: Trainer, batch: Batch, uses: Uses) -> Passes:

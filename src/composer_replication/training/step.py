@@ -2,7 +2,7 @@
 
 A step, top to bottom:
     score      each channel's unreduced values (training/channels.py), micro-batch by micro-batch
-    measure    each channel's mean is walked back to the final hidden states, which are leaves: there its gradient's norm is taken
+    measure    each channel's mean is walked back to the final hidden states that predict its tokens: there its gradient's norm is taken
     add        total = sum of weight * mean / running mean norm; one backward of the trunk; gradients summed over ranks; clip; step
     follow     a teacher that is a slow average moves towards the student
     tell       status, tokens, loss and gradient norm per channel; warn at once, stop after train.starved_steps bad steps
@@ -147,7 +147,7 @@ def accumulate(
             for key, value_N in values.items():
                 told[TOLD.index((name, key))] += torch.stack([value_N.double().sum(), told.new_tensor(len(value_N))])
         while losses:  # a channel's graph is let go of as soon as it is walked back
-            measure(sums, [losses.pop(0)], list(passes.hidden), scales=scales)
+            measure(sums, [losses.pop(0)], [copy for _, copy in passes.cut or ()], scales=scales)
         if scales is not None:
             passes.backward(trainer)
     if trainer.accelerator.num_processes > 1:
