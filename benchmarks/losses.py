@@ -349,8 +349,11 @@ def main(arguments: list[str] | None = None) -> int:
             if kind == "sparse" and hidden > 256:
                 continue
             chosen = [v for v in variants if not options.only or v in options.only]
-            results = {v: in_child(v, options, hidden=hidden, share=share) for v in chosen}
+            results: dict[str, dict[str, Any]] = {}
             written["tables"][f"{kind} {hidden}"] = results
+            for variant in chosen:
+                results[variant] = in_child(variant, options, hidden=hidden, share=share)
+                print(f"{kind} {hidden} {variant}: {results[variant]}", file=sys.stderr, flush=True)
             print(table(kind, hidden, options.positions if hidden <= 256 else options.wide_positions, results), flush=True)
     if not options.no_numerics:
         text, written["numerics"] = numerics_table([1.0, 0.3, 0.1, 0.03, 0.01, 0.0])
