@@ -45,7 +45,7 @@ OFFICIAL = {
     "llama3": ("llama3_1", "llama3_2"),
     "qwen3.5": ("qwen3_5_nothink",),
     "qwen3.5-thinking": ("qwen3_5_think",),
-    "qwen3.6": ("qwen3_6", "qwen3_8"),
+    "qwen3.6": ("qwen3_6",),
     "qwen3.6-thinking": ("qwen3_6",),
     "glm-4.5": ("glm4moe",),
     "glm-4.5-thinking": ("glm4moe",),

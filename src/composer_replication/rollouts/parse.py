@@ -301,7 +301,7 @@ def _mistral_call(pieces: Sequence[Piece], version: str) -> Part:
 
 def _harmony(pieces: Sequence[Piece]) -> Iterator[Part]:
     """The harmony messages of one reply, behind the <|start|>assistant of its header: analysis, calls, commentary, final."""
-    rest = [Piece("<|start|>", True), Piece("assistant", False), *pieces]
+    rest = [Piece("<|start|>", True), Piece("assistant", False), *pieces] if pieces else []
     while rest:
         ends = (i for i, p in enumerate(rest) if p.control and p.text in ("<|end|>", "<|call|>", "<|return|>"))
         end = next(ends, len(rest))

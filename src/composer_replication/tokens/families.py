@@ -13,7 +13,7 @@ qwen3-2507       Qwen3-4B/30B-A3B/235B-A22B-Instruct-2507                   left
 llama3           Llama 3.1, 3.2 and 3.3 Instruct                            left out, counted   text and calls, a JSON object a line
 qwen3.5          Qwen3.5, enable_thinking=False                             left out, counted   text and calls (1) (3)
 qwen3.5-thinking the same models with thinking on                           kept                an empty thought first (2) (3)
-qwen3.6          Qwen3.6 and Qwen3.8, enable_thinking=False                 left out, counted   text and calls (1) (3)
+qwen3.6          Qwen3.6, enable_thinking=False                             left out, counted   text and calls (1) (3)
 qwen3.6-thinking Qwen3.6 with thinking on, preserve_thinking=True           kept                an empty thought first (2) (3)
 glm-4.5          GLM-4.5, 4.5-Air and 4.6, enable_thinking=False            left out, counted   text and calls (1) (4)
 glm-4.5-thinking the same models with thinking on                           kept                an empty think block first (2) (4)
@@ -62,10 +62,11 @@ class Family:
     `end_token` is the last token of a message as it is sampled, `call_end_token` that of a message with calls ("" = the same).
     `hint` says how a hint is rendered: a system message of its own, or, where the official template knows none in mid-conversation,
     appended to the message above: "joined" by the variant, which writes a system message at the end of the user message or results
-    above it, or "appended" to the text of the message above. `short_ids`: calls and results carry ids of nine letters and digits.
-    `call_each`: the format ends a message at its first call, so several calls follow one another as messages of their own. `rewrites_steps`: the official
-    template renders a step otherwise once another follows it. `official_ends`, `official_tools`: whether the official template writes
-    the end of a message whatever follows it, and tools and calls at all. `dated`: it writes today's date, the variant a fixed one.
+    above it, or "appended" to the text of the message above (a user message of its own where that is an assistant's).
+    `short_ids`: calls and results carry ids of nine letters and digits. `call_each`: the format ends a message at its first call, so
+    several calls follow one another as messages of their own. `rewrites_steps`: the official template renders a step otherwise once
+    another follows it. `official_ends`, `official_tools`: whether the official template writes the end of a message whatever follows it,
+    and tools and calls at all. `dated`: it writes today's date, the variant a fixed one.
     Example: FAMILIES["qwen3"].end_token -> "<|im_end|>"
     """
 
@@ -138,7 +139,6 @@ _QWEN35_SHA256 = (
     "273d8e0e683b885071fb17e08d71e5f2a5ddfb5309756181681de4f5a1822d80",
 )
 _QWEN36_SHA256 = "e84f32a23fdda27689f868aa4a1a5621f41133e51a48d7f3efcbea2839574259"
-_QWEN38_SHA256 = "c3cf9e34abf4f9e36c2d72165aa9c132d3e2a725b6c2586aaa3a8af9d7a81041"
 
 
 def _qwen35(name: str, *, models: str, thinks: bool, json_values: bool, options: Mapping[str, Any], sha256: tuple[str, ...]) -> Family:
@@ -275,11 +275,11 @@ _FAMILIES = (
     ),
     _qwen35(
         "qwen3.6",
-        models="Qwen3.6 and Qwen3.8, enable_thinking=False",
+        models="Qwen3.6, enable_thinking=False; Qwen3.8 by behaviour (its own leaves out an empty system message)",
         thinks=False,
         json_values=True,
         options={"enable_thinking": False},
-        sha256=(_QWEN36_SHA256, _QWEN38_SHA256),
+        sha256=(_QWEN36_SHA256,),
     ),
     _qwen35(
         "qwen3.6-thinking",

@@ -30,10 +30,10 @@ from composer_replication.tokens.messages import Message, TurnMessages, clean, c
 # Between a message and a hint appended to it; the first that leaves the tokens around it alone is taken. A full stop and the line
 # break behind it are one token in many vocabularies, so the second begins with a space.
 _SEPARATORS = ("\n\n", " \n\n", " ")
-Way = Literal["message", "joined", "appended"]
+Way = Literal["message", "joined", "appended", "user"]
 # What is tried one after the other; a template that we do not know may take a system message anywhere or not.
 _WAYS: Mapping[str | None, tuple[Way, ...]] = {
-    "message": ("message",), "joined": ("joined", "appended"), "appended": ("appended",), None: ("message", "appended"),
+    "message": ("message",), "joined": ("joined", "appended"), "appended": ("appended", "user"), None: ("message", "appended"),
 }  # fmt: skip
 
 
@@ -201,7 +201,7 @@ class Renderer:
                         decode=self.codec.decode,
                         site_id=site_id,
                         kind=kind,
-                        rendering="message" if way == "message" else "appended",
+                        rendering="appended" if way in ("joined", "appended") else "message",
                         origin="student" if message.sampled else "trace",
                     )
                 except (AlignmentError, RenderError) as error:
@@ -368,6 +368,9 @@ class Renderer:
 def _with_hint(before: Sequence[Turn], hint: str, way: Way) -> list[list[Turn]]:
     """The context with the hint in it: as a system message at its end (which the template may join to what stands above), or appended
     to the text of its last message in each of several ways."""
+    if way == "user":  # behind an assistant's message, where there is no text to append it to
+        said = Turn(role="user", author=HARNESS, blocks=(Text(hint),), tag="hint")
+        return [[*before, said]] if before and before[-1].role == "assistant" else []
     if way != "appended":
         return [[*before, Turn(role="system", author=HARNESS, blocks=(Text(hint),), tag="hint")]]
     if not before or before[-1].role == "assistant":
