@@ -62,6 +62,14 @@ def test_unresolvable_calls_must_last_two_steps() -> None:
     assert rule(watched) == ""
 
 
+def test_a_limit_of_one_switches_the_rule_off() -> None:
+    """A control is trained to its end even where every call is lost."""
+    watched = health(max_unresolvable=1.0)
+    for share in (1.0, 1.0, 1.0):
+        watched.calls(calls(share))
+        assert rule(watched) == ""
+
+
 def test_a_step_without_calls_is_no_step_of_the_streak() -> None:
     watched = health()
     for facts in (calls(0.5), {"rollouts/success": 0.0}, calls(0.5)):

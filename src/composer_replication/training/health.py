@@ -153,7 +153,8 @@ class PolicyHealth:
     def calls(self, facts: Mapping[str, float]) -> list[dict[str, Any]]:
         """Take in one step's rollouts; returns a warning for each measure that has just left its band around the first step's value."""
         self.unresolvable = facts.get("rollouts/unresolvable", 0.0)
-        self.bad_steps = self.bad_steps + 1 if self.unresolvable >= self.settings.max_unresolvable else 0
+        limit = self.settings.max_unresolvable
+        self.bad_steps = self.bad_steps + 1 if self.unresolvable >= limit < 1.0 else 0
         warnings: list[dict[str, Any]] = []
         for name, (low, high) in _BANDS.items():
             if name not in facts:

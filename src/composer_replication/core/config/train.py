@@ -72,7 +72,7 @@ class HealthSettings(Settings):
     max_kl: float = Field(default=0.3, gt=0.0)
     """Stop where the mean KL(student, start) on the step's rollouts is above this, in nats per token."""
     max_unresolvable: float = Field(default=0.10, gt=0.0, le=1.0)
-    """Stop after two steps in a row in which this share of calls was malformed or named a file or text that is not there."""
+    """Stop after two steps in a row in which this share of calls was malformed or named a file or text that is not there; 1 = never."""
     kl_episodes: int = Field(default=24, gt=0)
     """Episodes of a step on which KL and entropy are measured."""
     monitor_tasks: int = Field(default=48, ge=0)
