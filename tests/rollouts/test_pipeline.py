@@ -38,15 +38,28 @@ def say(*parts: str | tuple[str, dict[str, Any]]) -> Turn:
     return Turn(role="assistant", author="m", blocks=blocks)
 
 
+BROKEN = {
+    "llama3": '{"name": "Read", "parameters": {',
+    "gemma": '{"name": "Read", "parameters": {',
+    "glm-4.5": "<tool_call>Read\n<arg_key>oops\n</tool_call>",
+    "glm-4.5-thinking": "<tool_call>Read\n<arg_key>oops\n</tool_call>",
+    "mistral-v7": "[TOOL_CALLS][{oops",
+    "mistral-v11": "[TOOL_CALLS]Read[ARGS]{oops",
+    "mistral-v13": "[TOOL_CALLS]Read[ARGS]{oops",
+}
+
+
 def careless(family: str, fixture: str) -> Rollout:
-    broken = '{"name": "Read", "parameters": {' if family == "llama3" else "<tool_call>\n{oops\n</tool_call>"
+    broken = BROKEN.get(family, "<tool_call>\n{oops\n</tool_call>")
+    # a message of gpt-oss ends with its first call: the sampler stops there
+    both = [("Read", {"path": "a.py"}), ("Count", {})][: 1 if family == "gpt-oss" else 2]
     return parroted(
         renderer(family, fixture),
         [
             say("Let me look.", ("Reed", {"path": "a.py"})),
             say(("Read", {"file": "a.py"})),
             broken,
-            say(("Read", {"path": "a.py"}), ("Count", {})),
+            say(*both),
             say("depth is 3"),
         ],
     )

@@ -49,7 +49,11 @@ def by_task(sessions: list[Session]) -> dict[str, Session]:
 def test_a_session_read_back_renders_to_the_ids_of_the_rollout(tmp_path: Path, sandbox: Sandbox, family: str, fixture: str) -> None:
     render, (task,) = renderer(family, fixture), tasks_of(SEED, 1)
     (said,) = said_on([task], sandbox)
-    (path,) = record(tmp_path, sandbox, seed=SEED, messages=[said], render=render).paths
+    done = record(tmp_path, sandbox, seed=SEED, messages=[said], render=render)
+    if family in ("mistral-v7", "mistral-v11"):  # the ids of calls are part of what was sampled, and a rollout gives calls ids of its own
+        assert done.paths == () and done.left_out == {"other_tokens": 1}
+        return
+    (path,) = done.paths
     rollout = parroted(render, said, env=WorkshopEnv(task, sandbox=sandbox, slack=SLACK))
     (session,) = ingested(path)
     ids = render.render(session.turns, tools=session.tools).ids
