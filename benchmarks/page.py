@@ -167,7 +167,8 @@ def losses_section(part: Json, goals: Json) -> str:
         parts += [text, markdown(["", "CPU-s", "ours / it", "goal", "MiB", "ours / it", "goal"], cells)]
     parts.append(
         "`gemm` is the floor: the matrix products that any loss with both gradients must do, and nothing else. `ours_frozen` has a head "
-        "that is not trained. `naive` is TRL's GKD loss on all logits. `*_gathered`: the peer is given the loss positions only, which it does not do itself."
+        "that is not trained. `naive` is TRL's GKD loss on all logits. `*_gathered`: the peer is given the loss positions "
+        "only, which it does not do itself."
     )
     return "\n\n".join([*parts, numerics(part["numerics"], goals["numerics"])] if "numerics" in part else parts)
 
@@ -190,9 +191,10 @@ def step_section(part: Json, goals: Json) -> str:
     """The tree next to what shares nothing, by the number of pairs; growth per pair; the losses, which must agree."""
     shape, lines = part["shape"], [line for line in part["lines"] if "cpu_s" in line]
     text = (
-        f"A session of {shape['length']} tokens with {shape['sites']} sites (hint of {shape['hint']} tokens, message of {shape['message']}) and K pairs "
-        f"on a Qwen3 of {shape['layers']} layers, hidden size {shape['hidden']}, V = {shape['vocab']}, random weights, float32. Forward and backward of policy, hint "
-        "and preference; the last column holds their three losses and the gradient's norm: variants that agree there compute the same."
+        f"A session of {shape['length']} tokens with {shape['sites']} sites (hint of {shape['hint']} tokens, message of "
+        f"{shape['message']}) and K pairs on a Qwen3 of {shape['layers']} layers, hidden size {shape['hidden']}, V = {shape['vocab']}, random weights, "
+        "float32. Forward and backward of policy, hint and preference; the last column holds their three losses and the gradient's "
+        "norm: variants that agree there compute the same."
     ) + size_note(shape["length"], goals["sizes"]["step"])
     base = {line["pairs"]: line for line in lines if line["variant"] == "tree"}
     rows = []
@@ -213,11 +215,12 @@ def step_section(part: Json, goals: Json) -> str:
         cells = [[v, f"{g:.3f}", *ratio_and_goal(growth["tree"], g, goals["growth"].get(v))] for v, g in growth.items()]
         parts.append(markdown(["", "CPU-s per further pair", "tree / it", "goal"], cells))
     parts.append(
-        "`rows` is this project without sharing between rows; `separate` the three channels of this project as three trainers would, one row "
-        "or pair at a time; `naive` logits of every position in padded rows. `trl` runs TRL's own GRPOTrainer._compute_loss, SDPO's "
-        "full-logit divergence and DPOTrainer._compute_loss one after another in the best layout they allow (one row of the session, a "
-        "teacher row per site, a pair at a time, nothing padded); off CUDA TRL projects every position of a row, as shipped. "
-        "`trl_chunked` has the DistillationTrainer's divergence in the place of SDPO's."
+        "`rows` is this project without sharing between rows; `separate` the three channels of this project as three trainers would, "
+        "one row or pair at a time; `naive` logits of every position in padded rows. `trl` runs TRL's own GRPOTrainer._compute_loss, "
+        "SDPO's full-logit divergence and DPOTrainer._compute_loss one after another in the best layout they allow (one row of the "
+        "session, a teacher row per site, a pair at a time, nothing padded); off CUDA TRL projects every position of a row, as shipped. "
+        "`trl_chunked` has the DistillationTrainer's divergence in the place of SDPO's. TRL's JSD is taken times 1 / (beta (1 - beta)), "
+        "which is this project's convention."
     )
     return "\n\n".join(parts)
 
@@ -226,8 +229,8 @@ def growth_of(lines: Sequence[Json]) -> dict[str, float]:
     """CPU-seconds per further pair of each variant that was measured at two numbers of pairs, from the fewest to the most."""
     growth = {}
     for variant in dict.fromkeys(line["variant"] for line in lines):
-        own = sorted((line["pairs"], line["cpu_s"]) for line in lines if line["variant"] == variant)
-        if own[-1][0] > own[0][0]:
+        own = sorted((line["pairs"], line["cpu_s"]) for line in lines if line["variant"] == variant and "cpu_s" in line)
+        if len(own) > 1 and own[-1][0] > own[0][0]:
             growth[variant] = (own[-1][1] - own[0][1]) / (own[-1][0] - own[0][0])
     return growth
 

@@ -112,6 +112,11 @@ def make_model(*, layers: int, hidden: int, vocab: int) -> Any:
     return Qwen3ForCausalLM(config)
 
 
+def on_cuda(model: Any) -> bool:
+    """Where the model is (benchmarks/gpu.py takes the same steps there)."""
+    return next(model.parameters()).is_cuda
+
+
 def trainer_for(model: Any, *, layout: str, micro_tokens: int, only: Channel | None = None) -> Trainer:
     """The project's own trainer with the three channels, or one of them, and a frozen reference a little away from the student."""
     weights: dict[str, dict[str, Any]] = {name: {"weight": SCALES.get(name, 0.0) if only in (None, name) else 0.0} for name in CHANNELS}
@@ -120,7 +125,7 @@ def trainer_for(model: Any, *, layout: str, micro_tokens: int, only: Channel | N
     weights["preference"] |= {"anchor": 0.0}
     config = Config.model_validate({"train": {**weights, "layout": layout, "micro_tokens": micro_tokens, "balance": "none"}})
     student = Student(name="bench", model=model, tokenizer=NoTokenizer())
-    trainer = make_trainer(config, student=student, accelerator=Accelerator(cpu=True))
+    trainer = make_trainer(config, student=student, accelerator=Accelerator(cpu=not on_cuda(model)))
     if "preference" in trainer.references:
         torch.manual_seed(1)
         with torch.no_grad():
@@ -209,7 +214,7 @@ def trl_trainer(model: Any, reference: Any, pairs: list[PreferencePair]) -> tupl
     """What GRPOTrainer._compute_loss and DPOTrainer._compute_loss read of their trainers; settings as in `naive`."""
     from trl.trainer.grpo_trainer import GRPOTrainer
 
-    accelerator = Accelerator(cpu=True)
+    accelerator = Accelerator(cpu=not on_cuda(model))
     grpo = SimpleNamespace(
         model=model, accelerator=accelerator, aux_loss_enabled=False, top_entropy_quantile=1.0, off_policy_mask_threshold=None,
         importance_sampling_level="token", beta=0.0, loss_type="dr_grpo", epsilon_low=1e9, epsilon_high=1e9, use_vllm=False,
@@ -227,7 +232,7 @@ def trl_trainer(model: Any, reference: Any, pairs: list[PreferencePair]) -> tupl
 
 
 def trl_inputs(example: TrainingExample, pairs: list[PreferencePair]) -> tuple[dict[str, Tensor], list[dict[str, Tensor]]]:
-    """The batch of the session for GRPO, and one of [chosen, rejected] for each pair; no row has padding."""
+    """The batch of the session for GRPO, and one of [chosen, rejected] for each pair; sides of one length have no padding."""
     (action,) = example.actions
     ids_1T, start = torch.tensor([example.ids]), action.span[0]
     session = {
@@ -237,10 +242,13 @@ def trl_inputs(example: TrainingExample, pairs: list[PreferencePair]) -> tuple[d
     }  # fmt: skip
     couples = []
     for pair in pairs:
-        ids_2T = torch.tensor([pair.prefix_ids + pair.chosen_ids, pair.prefix_ids + pair.rejected_ids])
-        completion_2T = torch.zeros_like(ids_2T)
-        completion_2T[:, len(pair.prefix_ids) :] = 1
-        couples.append({"input_ids": ids_2T, "attention_mask": torch.ones_like(ids_2T), "completion_mask": completion_2T})
+        sides = (pair.prefix_ids + pair.chosen_ids, pair.prefix_ids + pair.rejected_ids)
+        longest = max(map(len, sides))
+        ids_2T = torch.tensor([ids + (0,) * (longest - len(ids)) for ids in sides])
+        attention_2T = torch.tensor([[1] * len(ids) + [0] * (longest - len(ids)) for ids in sides])
+        completion_2T = attention_2T.clone()
+        completion_2T[:, : len(pair.prefix_ids)] = 0
+        couples.append({"input_ids": ids_2T, "attention_mask": attention_2T, "completion_mask": completion_2T})
     return session, couples
 
 
@@ -274,7 +282,7 @@ def trl(model: Any, example: TrainingExample, pairs: list[PreferencePair], *, ch
             far.append(far_TD[there.start - 1 : there.stop - 1])
         near_ND, far_ND = torch.cat(near), torch.cat(far)
         if chunked:
-            mask_1N = torch.ones(1, len(near_ND))
+            mask_1N = torch.ones_like(near_ND[None, :, 0])
             return _chunked_divergence_loss(near_ND[None], far_ND[None], head.weight, head.weight.detach(), mask_1N, 0.5)[0]
         with torch.no_grad():
             far_NV = head(far_ND)

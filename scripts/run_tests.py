@@ -1,4 +1,4 @@
-"""Run every test with coverage, hold the floors of coverage, and keep the README's table of capabilities, the evidence and the benchmarks true.
+"""Run every test with coverage, hold the floors of coverage, and keep README's table, the evidence and the benchmarks true.
 
     python scripts/run_tests.py [pytest arguments]     (make unit)
 
