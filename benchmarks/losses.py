@@ -343,7 +343,7 @@ def main(arguments: list[str] | None = None) -> int:
         size = {"positions": options.positions, "hidden": options.hidden[0], "share": options.share, "repeats": options.repeats}
         print(json.dumps(measure(options.child, **size)))
         return 0
-    written: dict[str, Any] = {"torch": torch.__version__, "vocab": VOCAB, "tables": {}}
+    written: dict[str, Any] = {"vocab": VOCAB, "share": SPARSE, "repeats": options.repeats, "positions": {}, "tables": {}}
     for hidden in options.hidden:
         for kind, share, variants in (("dense", 1.0, DENSE_VARIANTS), ("sparse", SPARSE, SPARSE_VARIANTS)):
             if kind == "sparse" and hidden > 256:
@@ -351,6 +351,7 @@ def main(arguments: list[str] | None = None) -> int:
             chosen = [v for v in variants if not options.only or v in options.only]
             results: dict[str, dict[str, Any]] = {}
             written["tables"][f"{kind} {hidden}"] = results
+            written["positions"][f"{kind} {hidden}"] = options.positions if hidden <= 256 else options.wide_positions
             for variant in chosen:
                 results[variant] = in_child(variant, options, hidden=hidden, share=share)
                 print(f"{kind} {hidden} {variant}: {results[variant]}", file=sys.stderr, flush=True)
@@ -359,6 +360,9 @@ def main(arguments: list[str] | None = None) -> int:
         text, written["numerics"] = numerics_table([1.0, 0.3, 0.1, 0.03, 0.01, 0.0])
         print(text)
     if options.json:
+        from page import about  # beside this file
+
+        written["about"] = about(sys.argv)
         options.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
     return 0
 

@@ -15,7 +15,13 @@ rows       this project, train.layout = "rows": one forward of the session, pair
 separate   this project, the three channels one after another as three trainers would, one row or pair at a time (no padding)
 naive      logits of every position, one padded row per teacher view and per side of a pair, all in one batch
 
-Peers of other projects are added by name to VARIANTS; one that cannot be imported is reported as "not installed".
+trl        TRL's own losses, one after another on the same session and model: GRPOTrainer._compute_loss; the SDPO trainer's
+           full-logit divergence; DPOTrainer._compute_loss with the reference. Nothing is padded and no row is longer than it must be:
+           one row of the session, a teacher row per site, one pair at a time; the head is applied to the sites' positions alone
+           (better than the SDPO trainer does). The trainers are objects that hold the settings their methods read and nothing else
+trl_chunked the same with the DistillationTrainer's chunked divergence in the place of SDPO's
+
+A peer that cannot be imported is reported as "not installed". Off CUDA, TRL's GRPO and DPO project every position of a row, as shipped.
 Prints Markdown; --json FILE writes the numbers. Every variant's loss is checked against the tree's.
 """
 
@@ -31,8 +37,10 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from types import MethodType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -104,6 +112,11 @@ def make_model(*, layers: int, hidden: int, vocab: int) -> Any:
     return Qwen3ForCausalLM(config)
 
 
+def on_cuda(model: Any) -> bool:
+    """Where the model is (benchmarks/gpu.py takes the same steps there)."""
+    return next(model.parameters()).is_cuda
+
+
 def trainer_for(model: Any, *, layout: str, micro_tokens: int, only: Channel | None = None) -> Trainer:
     """The project's own trainer with the three channels, or one of them, and a frozen reference a little away from the student."""
     weights: dict[str, dict[str, Any]] = {name: {"weight": SCALES.get(name, 0.0) if only in (None, name) else 0.0} for name in CHANNELS}
@@ -112,7 +125,7 @@ def trainer_for(model: Any, *, layout: str, micro_tokens: int, only: Channel | N
     weights["preference"] |= {"anchor": 0.0}
     config = Config.model_validate({"train": {**weights, "layout": layout, "micro_tokens": micro_tokens, "balance": "none"}})
     student = Student(name="bench", model=model, tokenizer=NoTokenizer())
-    trainer = make_trainer(config, student=student, accelerator=Accelerator(cpu=True))
+    trainer = make_trainer(config, student=student, accelerator=Accelerator(cpu=not on_cuda(model)))
     if "preference" in trainer.references:
         torch.manual_seed(1)
         with torch.no_grad():
@@ -197,7 +210,112 @@ def naive(model: Any, example: TrainingExample, pairs: list[PreferencePair]) -> 
     return step
 
 
-VARIANTS: dict[str, Callable[..., Step]] = {"tree": tree, "rows": rows, "separate": separate, "naive": naive}
+def trl_trainer(model: Any, reference: Any, pairs: list[PreferencePair]) -> tuple[SimpleNamespace, SimpleNamespace]:
+    """What GRPOTrainer._compute_loss and DPOTrainer._compute_loss read of their trainers; settings as in `naive`."""
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
+    accelerator = Accelerator(cpu=not on_cuda(model))
+    grpo = SimpleNamespace(
+        model=model, accelerator=accelerator, aux_loss_enabled=False, top_entropy_quantile=1.0, off_policy_mask_threshold=None,
+        importance_sampling_level="token", beta=0.0, loss_type="dr_grpo", epsilon_low=1e9, epsilon_high=1e9, use_vllm=False,
+        # one rollout and a divisor of 1: the sum over tokens, which is how this project reduces Dr. GRPO
+        max_completion_length=1, current_gradient_accumulation_steps=1, _entropy_bonus_enabled=False,
+        args=SimpleNamespace(delta=None), _metrics={"train": defaultdict(list)},
+    )  # fmt: skip
+    grpo._get_per_token_logps_and_entropies = MethodType(GRPOTrainer._get_per_token_logps_and_entropies, grpo)
+    preference = SimpleNamespace(
+        model=model, ref_model=reference, accelerator=accelerator, aux_loss_enabled=False, ld_alpha=None, precompute_ref_logps=False,
+        args=SimpleNamespace(gradient_checkpointing_kwargs=None), f_divergence_type="reverse_kl", beta=0.1, loss_types=["sigmoid"],
+        loss_weights=[1.0], use_weighting=False, _metrics={"train": defaultdict(list)}, _total_train_tokens=0, _tp_size=1,
+    )  # fmt: skip
+    return grpo, preference
+
+
+def trl_inputs(example: TrainingExample, pairs: list[PreferencePair]) -> tuple[dict[str, Tensor], list[dict[str, Tensor]]]:
+    """The batch of the session for GRPO, and one of [chosen, rejected] for each pair; sides of one length have no padding."""
+    (action,) = example.actions
+    ids_1T, start = torch.tensor([example.ids]), action.span[0]
+    session = {
+        "prompt_ids": ids_1T[:, :start], "prompt_mask": torch.ones_like(ids_1T[:, :start]),
+        "completion_ids": ids_1T[:, start:], "completion_mask": torch.ones_like(ids_1T[:, start:]),
+        "advantages": torch.tensor([action.advantage]), "old_per_token_logps": torch.tensor([action.logprobs]),
+    }  # fmt: skip
+    couples = []
+    for pair in pairs:
+        sides = (pair.prefix_ids + pair.chosen_ids, pair.prefix_ids + pair.rejected_ids)
+        longest = max(map(len, sides))
+        ids_2T = torch.tensor([ids + (0,) * (longest - len(ids)) for ids in sides])
+        attention_2T = torch.tensor([[1] * len(ids) + [0] * (longest - len(ids)) for ids in sides])
+        completion_2T = attention_2T.clone()
+        completion_2T[:, : len(pair.prefix_ids)] = 0
+        couples.append({"input_ids": ids_2T, "attention_mask": attention_2T, "completion_mask": completion_2T})
+    return session, couples
+
+
+def trl(model: Any, example: TrainingExample, pairs: list[PreferencePair], *, chunked: bool = False) -> Step:
+    """GRPO, self-distillation and DPO by TRL's own methods, each with forwards of its own."""
+    from trl.experimental.sdpo.loss_utils import compute_full_logit_self_distillation_loss
+    from trl.trainer.distillation_trainer import _chunked_divergence_loss
+    from trl.trainer.dpo_trainer import DPOTrainer
+    from trl.trainer.grpo_trainer import GRPOTrainer
+    from trl.trainer.utils import add_fused_lm_head
+
+    reference = trainer_for(model, layout="rows", micro_tokens=8192).references["preference"].model
+    add_fused_lm_head(reference)
+    plain, forwards = model.forward, []
+    # what GRPOTrainer and DPOTrainer ask of the head
+    for outputs in (("log_probs", "entropy"), ("log_probs", "entropy", "mean_logits", "is_top1")):
+        model.forward = plain
+        add_fused_lm_head(model, outputs=outputs)
+        forwards.append(model.forward)
+    grpo, preference = trl_trainer(model, reference, pairs)
+    session, couples = trl_inputs(example, pairs)
+    ids_1T, head = torch.tensor([example.ids]), model.get_output_embeddings()
+    spans = [(torch.tensor([example.teacher_ids(v)]), range(*v.span), range(*example.teacher_span(v))) for v in example.hints]
+
+    def distil() -> Tensor:
+        near_TD, near, far = model.base_model(input_ids=ids_1T, use_cache=False).last_hidden_state[0], [], []
+        for teacher_1T, here, there in spans:
+            near.append(near_TD[here.start - 1 : here.stop - 1])
+            with torch.no_grad():
+                far_TD = model.base_model(input_ids=teacher_1T, use_cache=False).last_hidden_state[0]
+            far.append(far_TD[there.start - 1 : there.stop - 1])
+        near_ND, far_ND = torch.cat(near), torch.cat(far)
+        if chunked:
+            mask_1N = torch.ones_like(near_ND[None, :, 0])
+            return _chunked_divergence_loss(near_ND[None], far_ND[None], head.weight, head.weight.detach(), mask_1N, 0.5)[0]
+        with torch.no_grad():
+            far_NV = head(far_ND)
+        return compute_full_logit_self_distillation_loss(head(near_ND), far_NV, distillation_alpha=0.5).mean()
+
+    def step() -> list[float]:
+        model.forward = forwards[0]
+        policy = GRPOTrainer._compute_loss(grpo, model, session)
+        (SCALES["policy"] * policy).backward()
+        hint = 4.0 * distil()  # this project's JSD has the curvature of a KL: 1 / (beta (1 - beta)) times TRL's
+        (SCALES["hint"] * hint).backward()
+        model.forward, total = forwards[1], 0.0
+        for couple in couples:
+            loss = DPOTrainer._compute_loss(preference, model, couple, False) / len(couples)
+            (SCALES["preference"] * loss).backward()
+            total += float(loss)
+        return [float(policy), float(hint), total]
+
+    return step
+
+
+def trl_chunked(model: Any, example: TrainingExample, pairs: list[PreferencePair]) -> Step:
+    return trl(model, example, pairs, chunked=True)
+
+
+VARIANTS: dict[str, Callable[..., Step]] = {
+    "tree": tree,
+    "rows": rows,
+    "separate": separate,
+    "naive": naive,
+    "trl": trl,
+    "trl_chunked": trl_chunked,
+}
 
 
 # ---- one measurement, in a process of its own ----
@@ -275,7 +393,7 @@ def main() -> int:
     """Read the options and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, nargs="+", default=[2, 4, 8, 16])
-    parser.add_argument("--only", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
+    parser.add_argument("--only", nargs="+", choices=list(VARIANTS), default=[v for v in VARIANTS if v != "trl_chunked"])
     for name, value in (("length", 1024), ("sites", 4), ("layers", 6), ("hidden", 256), ("vocab", 8192), ("repeats", 3)):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--long", action="store_true", help="32,768 tokens, 16 sites, 16 pairs, the tree alone, on a model of tiny's size")
@@ -288,10 +406,17 @@ def main() -> int:
     if options.long:
         options.length, options.sites, options.pairs, options.only, options.repeats = 32768, 16, [16], ["tree"], 0
         options.layers, options.hidden, options.vocab = 3, 128, 2048
-    found = [run(variant, pairs, options) for pairs in options.pairs for variant in options.only]
+    found = []
+    for pairs, variant in [(pairs, variant) for pairs in options.pairs for variant in options.only]:
+        found.append(run(variant, pairs, options))
+        print(found[-1], file=sys.stderr, flush=True)
     print(table(found))
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+        from page import about  # beside this file
+
+        shape = {name: getattr(options, name) for name in ("length", "sites", "layers", "hidden", "vocab", "repeats")}
+        written = {"about": about(sys.argv), "shape": {**shape, "hint": HINT, "message": MESSAGE}, "lines": found}
+        options.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

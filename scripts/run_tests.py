@@ -1,4 +1,4 @@
-"""Run every test with coverage, hold the floors of coverage, and keep the README's table of capabilities and the evidence true.
+"""Run every test with coverage, hold the floors of coverage, and keep README's table, the evidence and the benchmarks true.
 
     python scripts/run_tests.py [pytest arguments]     (make unit)
 
@@ -99,6 +99,7 @@ def main(extra: list[str]) -> int:
         check = ["--check"] if os.environ.get("CI") else []
         stale = subprocess.run([sys.executable, "scripts/capabilities.py", str(junit), *check], cwd=ROOT, check=False).returncode
         stale = subprocess.run([sys.executable, "benchmarks/evidence.py", "--check"], cwd=ROOT, check=False).returncode or stale
+        stale = subprocess.run([sys.executable, "benchmarks/page.py", "--check"], cwd=ROOT, check=False).returncode or stale
     for line in label_lines(BUILD / "labels.json"):
         print(line)
     line = closing_line(junit)

@@ -1,0 +1,323 @@
+"""docs/benchmarks.md, written from docs/benchmarks.json alone; the JSON is gathered from what the benchmarks wrote.
+
+    python benchmarks/losses.py --json build/losses.json
+    python benchmarks/step.py --json build/step.json
+    python benchmarks/step.py --long --json build/long.json
+    python benchmarks/page.py build/losses.json build/step.json build/long.json     into docs/benchmarks.json, then the page
+    python benchmarks/page.py                                                       the page anew from docs/benchmarks.json
+    python benchmarks/page.py --check                                               is the page what its JSON says?
+
+A file is known by its name (losses, step, long, rollouts, gpu); a part that is not given stays as it was. A ratio on the page is a
+quotient of two numbers of the JSON. What was never measured is listed as not measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+JSON_PAGE, PAGE = Path("docs/benchmarks.json"), Path("docs/benchmarks.md")
+Json = Mapping[str, Any]
+PARTS: Mapping[str, str] = {
+    "losses": "the hint channel's loss alone",
+    "step": "a whole step of three channels",
+    "long": "a session of 32,768 tokens",
+    "rollouts": "episodes of the workshop",
+    "gpu": "everything on a GPU (benchmarks/gpu.py)",
+}
+LOSS_VARIANTS = {
+    "dense 256": ("ours", "ours_frozen", "ours_compiled", "gemm", "naive", "trl_sdpo", "trl_chunked", "liger", "liger_compiled"),
+    "dense 1024": ("ours", "gemm", "naive", "trl_sdpo", "trl_chunked", "liger", "liger_compiled"),
+    "sparse 256": ("ours", "gemm", "naive", "trl_chunked", "trl_chunked_gathered", "liger_compiled_gathered"),
+}
+STEP_VARIANTS, STEP_PAIRS = ("tree", "rows", "separate", "naive", "trl"), (2, 4, 8, 16)
+GOALS: Mapping[str, Any] = {
+    "losses": {
+        "dense 256": {
+            "naive": {"cpu_s": 0.40, "mib": 0.04},
+            "trl_chunked": {"cpu_s": 0.35, "mib": 0.20},
+            "liger_compiled": {"cpu_s": 0.80},
+            "gemm": {"cpu_s": 1.8},
+        },
+        "dense 1024": {"gemm": {"cpu_s": 1.2}},
+        "sparse 256": {"naive": {"cpu_s": 0.04, "mib": 0.04}},
+    },
+    "step": {"trl": {"2": 0.50, "4": 0.42, "8": 0.28, "16": 0.25}, "naive": {"8": 0.12}},
+    "growth": {"separate": 0.15, "trl": 0.15},
+    "numerics": {"at_least": 1e-4, "error": 1e-3},
+    "long": {"mib": 16384},
+    "sizes": {"dense 256": 1024, "sparse 256": 1024, "step": 1024},
+}
+"""What the issue asks for: the most that ours may be of a peer; kept in the JSON beside the numbers."""
+
+
+def about(command: Sequence[str]) -> dict[str, Any]:
+    """What stands beside numbers: how, where, when and with what they were made."""
+    model = [x.partition(":")[2].strip() for x in Path("/proc/cpuinfo").read_text("utf-8").splitlines() if x.startswith("model name")]
+    versions = {"python": platform.python_version()}
+    for name in ("torch", "transformers", "trl", "liger-kernel", "triton"):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    return {
+        "command": shlex.join(["python", "benchmarks/" + Path(command[0]).name, *command[1:]]),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "machine": {"cpu": model[0] if model else platform.machine(), "cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1)},
+        "versions": versions,
+    }
+
+
+# ---- the page ----
+
+
+def render(measured: Json) -> str:
+    """The whole page: the same JSON gives the same page."""
+    sections = {"losses": losses_section, "step": step_section, "long": long_section, "rollouts": rollouts_section, "gpu": gpu_section}
+    found = [sections[name](measured[name], measured["goals"]) for name in PARTS if name in measured]
+    parts = [OPENING, "\n".join(["## Not measured", "", *(f"- {line}" for line in not_measured(measured)), ""]), *found]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+OPENING = """
+# Benchmarks
+
+<!-- written by benchmarks/page.py from docs/benchmarks.json: change neither by hand -->
+
+Every table has this project beside its peers, measured one after another by one command on one machine; a ratio is this project divided
+by the peer, so below 1 is better and **above 1, in bold, this project loses**. Times are CPU-seconds of one thread, each measurement in a
+process of its own, the median after a warm-up. Memory is the highest resident size above what the process held before. A goal is the
+highest ratio that was asked for.
+"""
+
+
+def not_measured(measured: Json) -> Iterator[str]:
+    """One line per thing that has no number."""
+    for name, text in PARTS.items():
+        if name not in measured:
+            yield text
+    tables = measured.get("losses", {}).get("tables", {})
+    for table, variants in LOSS_VARIANTS.items() if "losses" in measured else ():
+        missing = [v for v in variants if "cpu_s" not in tables.get(table, {}).get(v, {})]
+        if missing:
+            yield f"the loss alone, {table}: {', '.join(missing)}"
+    if "losses" in measured and "numerics" not in measured["losses"]:
+        yield "the error from bfloat16 hidden states"
+    there = {(line["pairs"], line["variant"]) for line in measured.get("step", {}).get("lines", ()) if "cpu_s" in line}
+    for pairs in STEP_PAIRS if "step" in measured else ():
+        missing = [v for v in STEP_VARIANTS if (pairs, v) not in there]
+        if missing:
+            yield f"the whole step, {pairs} pairs: {', '.join(missing)}"
+
+
+def how(part: Json) -> str:
+    """The line below a heading: command, machine, versions."""
+    said, machine = part["about"], part["about"]["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in said["versions"].items())
+    load = f"load {machine['load']} when it was written"
+    return f"`{said['command']}`, {said['date']}, {machine['cpu']}, {machine['cores']} cores ({load}); {versions}."
+
+
+def ratio_and_goal(ours: float | None, theirs: float, goal: float | None) -> tuple[str, str]:
+    """Two cells: ours divided by theirs, and the goal with its verdict."""
+    if ours is None or not theirs:
+        return "", "" if goal is None else f"{goal:g}"
+    ratio = ours / theirs
+    shown = f"{ratio:.3f}" if ratio <= 1 else f"**{ratio:.3f}**"
+    return shown, "" if goal is None else f"{goal:g}: " + ("met" if ratio <= goal else "**missed**")
+
+
+def size_note(size: int, asked: int | None) -> str:
+    """A sentence where a measurement is of another size than its goals."""
+    return "" if asked in (None, size) else f" **The goals were set for {asked}, not {size}.**"
+
+
+def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    return "\n".join(["| " + " | ".join(row) + " |" for row in (heads, ["---"] * len(heads), *rows)])
+
+
+def losses_section(part: Json, goals: Json) -> str:
+    """Time and memory by the shares of positions in the loss, then how exact."""
+    parts = ["## The hint channel's loss alone", how(part)]
+    for name, rows in part["tables"].items():
+        kind, hidden = name.split()
+        share = "every position is in the loss" if kind == "dense" else f"{part['share']:.0%} of the positions are in the loss"
+        text = f"JSD, forward and backward, V = {part['vocab']}, H = {hidden}, N = {part['positions'][name]}, {share}."
+        text += size_note(part["positions"][name], goals["sizes"].get(name))
+        base, cells = rows.get("ours", {}), []
+        for variant, row in rows.items():
+            if "missing" in row:
+                cells.append([variant, "not installed", *[""] * 5])
+                continue
+            goal = goals["losses"].get(name, {}).get(variant, {})
+            time = ratio_and_goal(base.get("cpu_s"), row["cpu_s"], goal.get("cpu_s"))
+            memory = ratio_and_goal(base.get("mib"), row["mib"], goal.get("mib"))
+            cells.append([variant, f"{row['cpu_s']:.2f}", *time, f"{row['mib']:.0f}", *memory])
+        parts += [text, markdown(["", "CPU-s", "ours / it", "goal", "MiB", "ours / it", "goal"], cells)]
+    parts.append(
+        "`gemm` is the floor: the matrix products that any loss with both gradients must do, and nothing else. `ours_frozen` has a head "
+        "that is not trained. `naive` is TRL's GKD loss on all logits. `*_gathered`: the peer is given the loss positions "
+        "only, which it does not do itself."
+    )
+    return "\n\n".join([*parts, numerics(part["numerics"], goals["numerics"])] if "numerics" in part else parts)
+
+
+def numerics(found: Json, goal: Json) -> str:
+    """Errors of value and gradient by the true divergence."""
+    names = list(dict.fromkeys(name for column in found.values() for name in column))
+    rows = [[name, *("{:.0e} / {:.0e}".format(*column[name]) if name in column else "" for column in found.values())] for name in names]
+    judged = [max(column["ours"]) for true, column in found.items() if float(true) >= 0.8 * goal["at_least"] and "ours" in column]
+    verdict = ("met" if max(judged) <= goal["error"] else "**missed**") if judged else "not measured"
+    text = (
+        "How exact: relative error of the value / of the hidden states' gradient against float64, from bfloat16 hidden states and head, by "
+        "the true divergence; in the column of identical inputs the value and the gradient's norm themselves. Goal for ours down to a "
+        f"divergence of {goal['at_least']:g}: {goal['error']:g} ({verdict})."
+    )
+    return text + "\n\n" + markdown(["true JSD", *found], rows)
+
+
+def step_section(part: Json, goals: Json) -> str:
+    """The tree next to what shares nothing, by the number of pairs; growth per pair; the losses, which must agree."""
+    shape, lines = part["shape"], [line for line in part["lines"] if "cpu_s" in line]
+    text = (
+        f"A session of {shape['length']} tokens with {shape['sites']} sites (hint of {shape['hint']} tokens, message of "
+        f"{shape['message']}) and K pairs on a Qwen3 of {shape['layers']} layers, hidden size {shape['hidden']}, V = {shape['vocab']}, random weights, "
+        "float32. Forward and backward of policy, hint and preference; the last column holds their three losses and the gradient's "
+        "norm: variants that agree there compute the same."
+    ) + size_note(shape["length"], goals["sizes"]["step"])
+    base = {line["pairs"]: line for line in lines if line["variant"] == "tree"}
+    rows = []
+    for line in part["lines"]:
+        pairs, variant = line["pairs"], line["variant"]
+        if "problem" in line:
+            rows.append([str(pairs), variant, line["problem"], *[""] * 5])
+            continue
+        ours = base.get(pairs, {})
+        ratio, goal = ratio_and_goal(ours.get("cpu_s"), line["cpu_s"], goals["step"].get(variant, {}).get(str(pairs)))
+        memory = ratio_and_goal(ours.get("peak_mib"), line["peak_mib"], None)[0]
+        losses = " ".join(f"{x:.5f}" for x in (*line["losses"], line["gradient_norm"]))
+        rows.append([str(pairs), variant, f"{line['cpu_s']:.2f}", ratio, goal, f"{line['peak_mib']:.0f}", memory, losses])
+    heads = ["K", "", "CPU-s", "tree / it", "goal", "MiB", "tree / it", "losses, gradient norm"]
+    parts = ["## A whole step of three channels", how(part), text, markdown(heads, rows)]
+    growth = growth_of(lines)
+    if "tree" in growth:
+        cells = [[v, f"{g:.3f}", *ratio_and_goal(growth["tree"], g, goals["growth"].get(v))] for v, g in growth.items()]
+        parts.append(markdown(["", "CPU-s per further pair", "tree / it", "goal"], cells))
+    parts.append(
+        "`rows` is this project without sharing between rows; `separate` the three channels of this project as three trainers would, "
+        "one row or pair at a time; `naive` logits of every position in padded rows. `trl` runs TRL's own GRPOTrainer._compute_loss, "
+        "SDPO's full-logit divergence and DPOTrainer._compute_loss one after another in the best layout they allow (one row of the "
+        "session, a teacher row per site, a pair at a time, nothing padded); off CUDA TRL projects every position of a row, as shipped. "
+        "`trl_chunked` has the DistillationTrainer's divergence in the place of SDPO's. TRL's JSD is taken times 1 / (beta (1 - beta)), "
+        "which is this project's convention."
+    )
+    return "\n\n".join(parts)
+
+
+def growth_of(lines: Sequence[Json]) -> dict[str, float]:
+    """CPU-seconds per further pair of each variant that was measured at two numbers of pairs, from the fewest to the most."""
+    growth = {}
+    for variant in dict.fromkeys(line["variant"] for line in lines):
+        own = sorted((line["pairs"], line["cpu_s"]) for line in lines if line["variant"] == variant and "cpu_s" in line)
+        if len(own) > 1 and own[-1][0] > own[0][0]:
+            growth[variant] = (own[-1][1] - own[0][1]) / (own[-1][0] - own[0][0])
+    return growth
+
+
+def long_section(part: Json, goals: Json) -> str:
+    """The long session: memory and time of the tree."""
+    shape, rows = part["shape"], []
+    for line in part["lines"]:
+        if "problem" in line:
+            rows.append([line["variant"], str(line["pairs"]), line["problem"], "", ""])
+        else:
+            verdict = "met" if line["peak_mib"] <= goals["long"]["mib"] else "**missed**"
+            goal = f"{goals['long']['mib']}: {verdict}"
+            rows.append([line["variant"], str(line["pairs"]), f"{line['cpu_s']:.1f}", f"{line['peak_mib']:.0f}", goal])
+    text = (
+        f"{shape['length']} tokens, {shape['sites']} sites, {shape['layers']} layers, hidden size {shape['hidden']}, V = {shape['vocab']}."
+    )
+    return "\n\n".join(["## A long session", how(part), text, markdown(["", "K", "CPU-s", "MiB", "goal"], rows)])
+
+
+def rollouts_section(part: Json, goals: Json) -> str:
+    """Episodes per second by the size of the batch."""
+    rows = [[str(row["batch"]), f"{row['episodes_per_cpu_s']:.1f}", f"{row['trained_per_cpu_s']:.0f}"] for row in part["rows"]]
+    return "\n\n".join(["## Episodes of the workshop", markdown(["batch", "episodes per CPU-s", "trained tokens per CPU-s"], rows)])
+
+
+def gpu_section(part: Json, goals: Json) -> str:
+    """What benchmarks/gpu.py printed: its own tables, from its own numbers."""
+    cells = [
+        [row["table"], row["case"], row["variant"], row["problem"], ""]
+        if "problem" in row
+        else [
+            row["table"],
+            row["case"],
+            row["variant"],
+            f"{row['ms']:.1f}" if "ms" in row else "",
+            f"{row['mib']:.0f}" if "mib" in row else "",
+        ]
+        for row in part["lines"]
+    ]
+    heads = ["table", "case", "variant", "ms", "MiB"]
+    return "\n\n".join([f"## GPU: {part['device']}", how(part), markdown(heads, cells)])
+
+
+# ---- the command ----
+
+
+def problems(root: Path) -> list[str]:
+    """What is stale below a checkout: [] where the page is what its JSON says."""
+    source, page = root / JSON_PAGE, root / PAGE
+    if not source.exists():
+        return [f"{JSON_PAGE} does not exist: run the benchmarks, then python benchmarks/page.py"]
+    measured, found = json.loads(source.read_text("utf-8")), []
+    if measured["goals"] != GOALS:
+        found.append(f"{JSON_PAGE} holds other goals than benchmarks/page.py: run python benchmarks/page.py")
+    if not page.exists() or page.read_text("utf-8") != render(measured):
+        found.append(f"{PAGE} is not what {JSON_PAGE} says: run python benchmarks/page.py")
+    return found
+
+
+def gather(files: Sequence[Path], root: Path) -> dict[str, Any]:
+    """The JSON of the page with these files' parts put in."""
+    source = root / JSON_PAGE
+    measured: dict[str, Any] = json.loads(source.read_text("utf-8")) if source.exists() else {}
+    for path in files:
+        if path.stem not in PARTS:
+            raise SystemExit(f"{path}: the name must be one of {', '.join(PARTS)}")
+        measured[path.stem] = json.loads(path.read_text("utf-8"))
+    return {"goals": GOALS, **{name: measured[name] for name in PARTS if name in measured}}
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Gather and write, or check; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", type=Path)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)
+    options = parser.parse_args(words)
+    if options.check:
+        found = problems(options.root)
+        print("\n".join(f"benchmarks: {line}" for line in found) or f"benchmarks: {PAGE} is what its JSON says")
+        return 1 if found else 0
+    measured = gather(options.files, options.root)
+    (options.root / JSON_PAGE).write_text(json.dumps(measured, indent=1) + "\n", "utf-8")
+    (options.root / PAGE).write_text(render(measured), "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

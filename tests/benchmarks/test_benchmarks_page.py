@@ -1,0 +1,103 @@
+"""docs/benchmarks.md says what docs/benchmarks.json holds, losing rows and what was not measured included."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.page import GOALS, JSON_PAGE, PAGE, about, gather, growth_of, main, problems, ratio_and_goal, render
+
+ABOUT = about(["benchmarks/step.py", "--json", "build/step.json"])
+
+
+def line(variant: str, pairs: int, cpu_s: float) -> dict[str, Any]:
+    return {"variant": variant, "pairs": pairs, "losses": [1.5, 0.25, 0.5], "gradient_norm": 3.0, "cpu_s": cpu_s, "peak_mib": 100.0}
+
+
+def measured() -> dict[str, Any]:
+    shape = {"length": 1024, "sites": 4, "layers": 6, "hidden": 256, "vocab": 8192, "repeats": 3, "hint": 32, "message": 48}
+    lines = [line("tree", 2, 2.0), line("trl", 2, 5.0), line("tree", 8, 4.0), line("trl", 8, 10.0), line("rows", 8, 3.2)]
+    lines.append({"variant": "naive", "pairs": 8, "problem": "not installed: trl"})
+    dense = {
+        "ours": {"cpu_s": 6.0, "mib": 300.0},
+        "naive": {"cpu_s": 20.0, "mib": 9000.0},
+        "trl_chunked": {"cpu_s": 8.0, "mib": 2000.0},
+        "liger": {"missing": "liger_kernel"},
+    }
+    losses = {
+        "about": ABOUT,
+        "vocab": 151936,
+        "share": 0.05,
+        "positions": {"dense 256": 512},
+        "tables": {"dense 256": dense},
+        "numerics": {"1.2e-04": {"ours": [2e-6, 6e-5], "TRL": [38.0, 0.98]}, "0.0e+00": {"ours": [0.0, 0.0]}},
+    }
+    return {"goals": copy.deepcopy(dict(GOALS)), "losses": losses, "step": {"about": ABOUT, "shape": shape, "lines": lines}}
+
+
+def row_of(page: str, start: str) -> str:
+    found = [x for x in page.splitlines() if x.startswith(start)]
+    assert found, start
+    return found[0]
+
+
+def test_a_page_has_ratios_goals_and_the_rows_that_lose() -> None:
+    page = render(measured())
+    assert row_of(page, "| 2 | trl |").startswith("| 2 | trl | 5.00 | 0.400 | 0.5: met |")
+    assert row_of(page, "| 8 | trl |").startswith("| 8 | trl | 10.00 | 0.400 | 0.28: **missed** |")
+    assert "**1.250**" in row_of(page, "| 8 | rows |")
+    assert "not installed: trl" in row_of(page, "| 8 | naive |")
+    assert row_of(page, "| naive |") == "| naive | 20.00 | 0.300 | 0.4: met | 9000 | 0.033 | 0.04: met |"
+    assert "0.35: **missed**" in row_of(page, "| trl_chunked |")
+    assert "The goals were set for 1024, not 512" in page
+    assert "1e-04: 0.001" in page or "0.0001: 0.001 (met)" in page
+
+
+def test_what_has_no_number_is_listed() -> None:
+    page = render(measured())
+    listed = page.partition("## Not measured")[2].partition("\n## ")[0]
+    for part in ("everything on a GPU", "a session of 32,768 tokens", "4 pairs: tree, rows", "8 pairs: separate, naive", "liger"):
+        assert part in listed
+    assert "2 pairs: tree" not in listed
+
+
+def test_growth_is_from_the_fewest_to_the_most_pairs() -> None:
+    assert growth_of(measured()["step"]["lines"]) == pytest.approx({"tree": 2 / 6, "trl": 5 / 6})
+
+
+@pytest.mark.parametrize(("ours", "theirs", "goal", "cells"), [
+    (1.0, 2.0, 0.5, ("0.500", "0.5: met")),
+    (3.0, 2.0, None, ("**1.500**", "")),
+    (None, 2.0, 0.5, ("", "0.5")),
+])  # fmt: skip
+def test_ratio(ours: float | None, theirs: float, goal: float | None, cells: tuple[str, str]) -> None:
+    assert ratio_and_goal(ours, theirs, goal) == cells
+
+
+def test_a_stale_page_is_found_and_written_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "docs").mkdir()
+    assert "does not exist" in problems(tmp_path)[0]
+    for name in ("step", "losses"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(measured()[name]), "utf-8")
+    root = ["--root", str(tmp_path)]
+    assert main([str(tmp_path / "step.json"), *root]) == 0
+    assert main([str(tmp_path / "losses.json"), *root]) == 0  # the step stays
+    assert json.loads((tmp_path / JSON_PAGE).read_text("utf-8")) == measured()
+    assert main(["--check", *root]) == 0
+    page = (tmp_path / PAGE).read_text("utf-8")
+    (tmp_path / PAGE).write_text(page.replace("0.400", "0.200"), "utf-8")
+    assert main(["--check", *root]) == 1
+    assert "not what" in capsys.readouterr().out
+    (tmp_path / PAGE).write_text(page, "utf-8")
+    changed = measured() | {"goals": {**GOALS, "long": {"mib": 1}}}
+    (tmp_path / JSON_PAGE).write_text(json.dumps(changed), "utf-8")
+    assert "other goals" in problems(tmp_path)[0]
+
+
+def test_a_file_of_another_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="the name must be one of"):
+        gather([tmp_path / "other.json"], tmp_path)
