@@ -192,9 +192,9 @@ def step_section(part: Json, goals: Json) -> str:
     shape, lines = part["shape"], [line for line in part["lines"] if "cpu_s" in line]
     text = (
         f"A session of {shape['length']} tokens with {shape['sites']} sites (hint of {shape['hint']} tokens, message of "
-        f"{shape['message']}) and K pairs on a Qwen3 of {shape['layers']} layers, hidden size {shape['hidden']}, V = {shape['vocab']}, random weights, "
-        "float32. Forward and backward of policy, hint and preference; the last column holds their three losses and the gradient's "
-        "norm: variants that agree there compute the same."
+        f"{shape['message']}) and K pairs on a Qwen3 of {shape['layers']} layers, hidden size {shape['hidden']}, "
+        f"V = {shape['vocab']}, random weights, float32. Forward and backward of policy, hint and preference; the last column holds "
+        "their three losses and the gradient's norm: variants that agree there compute the same."
     ) + size_note(shape["length"], goals["sizes"]["step"])
     base = {line["pairs"]: line for line in lines if line["variant"] == "tree"}
     rows = []

@@ -210,7 +210,7 @@ def naive(model: Any, example: TrainingExample, pairs: list[PreferencePair]) -> 
     return step
 
 
-def trl_trainer(model: Any, reference: Any, pairs: list[PreferencePair]) -> tuple[SimpleNamespace, SimpleNamespace]:
+def trl_trainer(model: Any, reference: Any, pairs: list[PreferencePair]) -> tuple[Any, Any]:
     """What GRPOTrainer._compute_loss and DPOTrainer._compute_loss read of their trainers; settings as in `naive`."""
     from trl.trainer.grpo_trainer import GRPOTrainer
 
@@ -298,8 +298,8 @@ def trl(model: Any, example: TrainingExample, pairs: list[PreferencePair], *, ch
         for couple in couples:
             loss = DPOTrainer._compute_loss(preference, model, couple, False) / len(couples)
             (SCALES["preference"] * loss).backward()
-            total += float(loss)
-        return [float(policy), float(hint), total]
+            total += float(loss.detach())
+        return [float(policy.detach()), float(hint.detach()), total]
 
     return step
 
