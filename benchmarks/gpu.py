@@ -60,7 +60,7 @@ def divergence_run(variant: str, *, positions: int, hidden: int, vocab: int, dev
         return partial(four_products, near_ND.detach(), far_ND, weight_VD.detach())
     loss = loss_of(variant, far_ND)
 
-    def run() -> float:
+    def run() -> Tensor:
         near_ND.grad = weight_VD.grad = None
         value = loss(near_ND, weight_VD)
         value.backward()
@@ -124,7 +124,8 @@ def qwen3(*, layers: int, hidden: int, vocab: int, heads: int, head_dim: int, de
         vocab_size=vocab, hidden_size=hidden, intermediate_size=3 * hidden, num_hidden_layers=layers, num_attention_heads=heads,
         num_key_value_heads=heads // 2, head_dim=head_dim, max_position_embeddings=262_144, tie_word_embeddings=True,
     )  # fmt: skip
-    model = Qwen3ForCausalLM(config).to(device=device, dtype=dtype).train()
+    model: Any = Qwen3ForCausalLM(config)
+    model = model.to(device=device, dtype=dtype).train()
     model.gradient_checkpointing_enable()
     return model
 

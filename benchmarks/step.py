@@ -210,7 +210,7 @@ def naive(model: Any, example: TrainingExample, pairs: list[PreferencePair]) -> 
     return step
 
 
-def trl_trainer(model: Any, reference: Any, pairs: list[PreferencePair]) -> tuple[SimpleNamespace, SimpleNamespace]:
+def trl_trainers(model: Any, reference: Any) -> tuple[Any, Any]:
     """What GRPOTrainer._compute_loss and DPOTrainer._compute_loss read of their trainers; settings as in `naive`."""
     from trl.trainer.grpo_trainer import GRPOTrainer
 
@@ -268,7 +268,7 @@ def trl(model: Any, example: TrainingExample, pairs: list[PreferencePair], *, ch
         model.forward = plain
         add_fused_lm_head(model, outputs=outputs)
         forwards.append(model.forward)
-    grpo, preference = trl_trainer(model, reference, pairs)
+    grpo, preference = trl_trainers(model, reference)
     session, couples = trl_inputs(example, pairs)
     ids_1T, head = torch.tensor([example.ids]), model.get_output_embeddings()
     spans = [(torch.tensor([example.teacher_ids(v)]), range(*v.span), range(*example.teacher_span(v))) for v in example.hints]
@@ -298,8 +298,8 @@ def trl(model: Any, example: TrainingExample, pairs: list[PreferencePair], *, ch
         for couple in couples:
             loss = DPOTrainer._compute_loss(preference, model, couple, False) / len(couples)
             (SCALES["preference"] * loss).backward()
-            total += float(loss)
-        return [float(policy), float(hint), total]
+            total += float(loss.detach())
+        return [float(policy.detach()), float(hint.detach()), total]
 
     return step
 

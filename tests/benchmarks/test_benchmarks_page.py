@@ -65,6 +65,15 @@ def test_what_has_no_number_is_listed() -> None:
     assert "2 pairs: tree" not in listed
 
 
+def test_a_variant_that_computes_something_else_is_marked() -> None:
+    value = measured()
+    assert "differs" not in render(value)
+    value["step"]["lines"][1]["losses"] = [1.5, 0.2501, 0.5]
+    page = render(value)
+    assert "**differs**" in row_of(page, "| 2 | trl |")
+    assert page.count("**differs**") == 1
+
+
 def test_growth_is_from_the_fewest_to_the_most_pairs() -> None:
     assert growth_of(measured()["step"]["lines"]) == pytest.approx({"tree": 2 / 6, "trl": 5 / 6})
 
