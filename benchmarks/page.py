@@ -70,8 +70,9 @@ def about(command: Sequence[str]) -> dict[str, Any]:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = "not installed"
+    words = [f"build/{Path(word).name}" if Path(word).is_absolute() else word for word in command[1:]]  # nobody's folders on the page
     return {
-        "command": shlex.join(["python", "benchmarks/" + Path(command[0]).name, *command[1:]]),
+        "command": shlex.join(["python", "benchmarks/" + Path(command[0]).name, *words]),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "machine": {"cpu": model[0] if model else platform.machine(), "cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1)},
         "versions": versions,

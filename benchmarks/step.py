@@ -406,17 +406,16 @@ def main() -> int:
     if options.long:
         options.length, options.sites, options.pairs, options.only, options.repeats = 32768, 16, [16], ["tree"], 0
         options.layers, options.hidden, options.vocab = 3, 128, 2048
-    found = []
-    for pairs, variant in [(pairs, variant) for pairs in options.pairs for variant in options.only]:
-        found.append(run(variant, pairs, options))
-        print(found[-1], file=sys.stderr, flush=True)
-    print(table(found))
-    if options.json:
-        from page import about  # beside this file
+    from page import about  # beside this file
 
-        shape = {name: getattr(options, name) for name in ("length", "sites", "layers", "hidden", "vocab", "repeats")}
-        written = {"about": about(sys.argv), "shape": {**shape, "hint": HINT, "message": MESSAGE}, "lines": found}
-        options.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    shape = {name: getattr(options, name) for name in ("length", "sites", "layers", "hidden", "vocab", "repeats")}
+    written = {"about": about(sys.argv), "shape": {**shape, "hint": HINT, "message": MESSAGE}, "lines": []}
+    for pairs, variant in [(pairs, variant) for pairs in options.pairs for variant in options.only]:
+        written["lines"].append(run(variant, pairs, options))
+        print(written["lines"][-1], file=sys.stderr, flush=True)
+        if options.json:  # after every line, so that a run that is stopped leaves what it has
+            options.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    print(table(written["lines"]))
     return 0
 
 

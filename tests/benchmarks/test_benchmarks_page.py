@@ -107,6 +107,11 @@ def test_a_stale_page_is_found_and_written_anew(tmp_path: Path, capsys: pytest.C
     assert "other goals" in problems(tmp_path)[0]
 
 
+def test_a_command_names_no_folder_of_the_machine() -> None:
+    said = about(["/home/somebody/checkout/benchmarks/step.py", "--pairs", "2", "--json", "/home/somebody/step.json"])
+    assert said["command"] == "python benchmarks/step.py --pairs 2 --json build/step.json"
+
+
 def test_a_file_of_another_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="the name must be one of"):
         gather([tmp_path / "other.json"], tmp_path)
