@@ -155,6 +155,22 @@ def test_what_does_not_line_up_raises(model: Any, start: Any) -> None:
         compose_loss(model, changed(given, **less), reference=start)
 
 
+def test_positions_and_log_probs_that_do_not_fit_raise(model: Any, start: Any) -> None:
+    given = batch()
+    first = torch.where(torch.arange(given["teacher_response_idx"].shape[1])[None] == 0, 0, given["teacher_response_idx"])
+    with pytest.raises(AlignmentError, match="position 0"):
+        compose_loss(model, changed(given, teacher_response_idx=first), reference=start)
+    fewer = given["teacher_response_idx"].clone()
+    fewer[0, -1] = -1 if fewer[0, -1] >= 0 else fewer[0, -1]
+    fewer[0, 0] = -1
+    with pytest.raises(AlignmentError, match="one side has more tokens"):
+        compose_loss(model, changed(given, teacher_response_idx=fewer), reference=start)
+    for shape in ((1,), (2, 1)):
+        known = {f"dpo_{side}_ref_logps": torch.zeros(shape) for side in ("chosen", "rejected")}
+        with pytest.raises(AlignmentError, match="for 2 pairs"):
+            compose_loss(model, changed(given, **known))
+
+
 def test_options_that_cannot_be_used_raise(model: Any, start: Any) -> None:
     for options, words in (
         ({"sdpo_wrapper": "taid"}, "without taid_t"),

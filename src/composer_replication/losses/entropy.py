@@ -71,8 +71,11 @@ def eopd_paper(
     else:
         if sampled_logp_N is None:
             raise ValueError("ids_N needs sampled_logp_N: the log-probs under which the tokens were sampled")
-        logp_N = token_logprobs(student_NV / temperature, ids_N, vocab=vocab)
-        teacher_logp_N = token_logprobs(teacher_NV.detach() / temperature, ids_N, vocab=vocab)
+        sampled_logp_N = sampled_logp_N.detach()
+        ours_NV, theirs_NV = match_logits(student_NV, teacher_NV.detach(), temperature=temperature, vocab=vocab)
+        work = torch.promote_types(torch.promote_types(ours_NV.dtype, theirs_NV.dtype), torch.float32)
+        logp_N = token_logprobs(ours_NV.to(work) / temperature, ids_N)
+        teacher_logp_N = token_logprobs(theirs_NV.to(work) / temperature, ids_N)
         first_N = ppo_clip(logp_N, sampled_logp_N, teacher_logp_N - sampled_logp_N, clip_low=clip, clip_high=clip)
     return first_N + alpha * torch.where(gate_N, part_N, 0.0)
 

@@ -89,7 +89,7 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         if torch.is_grad_enabled():
-            raise RuntimeError("a fused loss has no second derivative; take it of losses/divergence.py on logits")
+            raise RuntimeError("a fused loss has no second derivative: its gradient is made in the forward")
         (grad_N,), plan = grads, ctx.plan
         hidden_ND, weight_VD, bias_V, unit_ND = ctx.saved_tensors
         with torch.autocast(hidden_ND.device.type, enabled=False):

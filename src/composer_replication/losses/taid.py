@@ -22,7 +22,8 @@ def taid_target(student_NV: Tensor, teacher_NV: Tensor, *, t: float, vocab: int 
     >>> taid_target(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 1.0]]), t=0.5).tolist()
     [[0.0, 0.5]]
 
-    A column that is -inf on either side is -inf in the mixture, except where that side has no share.
+    A column that is -inf on either side is -inf in the mixture, except where that side has no share. Where no column is left the
+    student is its own target: it has nothing to chase there.
     """
     if not isinstance(t, float | int) or not 0.0 <= t <= 1.0:
         raise ValueError(f"t must be a number within 0 and 1, not {t!r}")
@@ -31,7 +32,9 @@ def taid_target(student_NV: Tensor, teacher_NV: Tensor, *, t: float, vocab: int 
     student_NV, teacher_NV = student_NV.detach().to(work), teacher_NV.to(work)
     if t in (0.0, 1.0):  # 0 times -inf is no number
         return teacher_NV if t == 1.0 else student_NV
-    return (1.0 - t) * student_NV + t * teacher_NV
+    mixed_NV = (1.0 - t) * student_NV + t * teacher_NV
+    nothing_N1 = (mixed_NV == -torch.inf).all(dim=-1, keepdim=True)
+    return torch.where(nothing_N1, student_NV, mixed_NV)
 
 
 def taid(student_NV: Tensor, teacher_NV: Tensor, *, t: float, temperature: float = 1.0, vocab: int | None = None) -> Tensor:

@@ -141,10 +141,14 @@ def _hint_term(
     if ours_HN.shape != theirs_HN.shape or not len(sites_H) == len(ours_HN) == len(teacher_BT):
         shapes = f"{tuple(ours_HN.shape)}, {tuple(theirs_HN.shape)}, {len(sites_H)} sites, {len(teacher_BT)} teacher rows"
         raise AlignmentError(f"student and teacher do not line up: {shapes}", where=term)
+    if not torch.equal(ours_HN >= 0, theirs_HN >= 0):
+        raise AlignmentError("student and teacher do not line up: one side has more tokens than the other", where=term)
     hint_N, place_N = (ours_HN >= 0).nonzero(as_tuple=True)
     if not len(hint_N):
         raise DataError(f"the term {term} has a weight, but no hint is in the batch", where="compose_loss", fix="set alpha_sdpo to 0")
     row_N, at_N, there_N = sites_H[hint_N], ours_HN[hint_N, place_N], theirs_HN[hint_N, place_N]
+    if int(torch.minimum(at_N, there_N).min()) == 0:
+        raise AlignmentError("a target begins at position 0, which nothing predicts", where=term)
     if not torch.equal(student_BT[row_N, at_N], teacher_BT[hint_N, there_N]):
         raise AlignmentError("student and teacher do not hold the same target ids", where=term)
     head = head_of(model)
@@ -182,8 +186,13 @@ def _sides(model: Any, side: Ids, *, mean: bool) -> Tensor:
 
 def _reference_logps(model: Any, held: Mapping[str, Tensor], sides: tuple[Ids, Ids], reference: Any) -> tuple[Tensor, Tensor]:
     """Log-probs of both sides under the reference, without gradient."""
+    term = "trace_replay_dpo"
     if reference is None and "dpo_chosen_ref_logps" in held:
-        return _need(held, "dpo_chosen_ref_logps", "trace_replay_dpo"), _need(held, "dpo_rejected_ref_logps", "trace_replay_dpo")
+        chosen_P, rejected_P = _need(held, "dpo_chosen_ref_logps", term), _need(held, "dpo_rejected_ref_logps", term)
+        for given_P in (chosen_P, rejected_P):
+            if given_P.shape != (len(sides[0][0]),):
+                raise AlignmentError(f"reference log-probs of {tuple(given_P.shape)} for {len(sides[0][0])} pairs", where=term)
+        return chosen_P, rejected_P
     adapters = reference is not None
     if not adapters and not hasattr(model, "disable_adapter"):
         fix = "give reference=<the model at the start>, or dpo_variant='simpo', which needs none"

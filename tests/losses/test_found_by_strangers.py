@@ -1,0 +1,49 @@
+"""Faults that a reviewer found in the losses, held down: what other tests of these functions did not ask."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from composer_replication.losses.divergence import jsd, kl_student_teacher
+from composer_replication.losses.entropy import eopd_paper
+from composer_replication.losses.policy import token_logprobs
+from composer_replication.losses.taid import taid
+
+INF = torch.inf
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_taid_of_supports_that_share_no_column_is_the_students_entropy(dtype: torch.dtype) -> None:
+    z = torch.tensor([[0.0, 0.0, -INF, -INF], [0.0, 1.0, 2.0, 3.0]], dtype=dtype, requires_grad=True)
+    t = torch.tensor([[-INF, -INF, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]], dtype=dtype)
+    values = taid(z, t, t=0.4)
+    (grad,) = torch.autograd.grad(values.sum(), z)
+    assert values[0].item() == pytest.approx(0.6931, abs=1e-3) and values[1].item() > 1.0
+    assert torch.isfinite(grad).all() and not grad[0].any() and grad[1].any()
+
+
+def test_the_sampled_term_of_the_paper_is_raised_before_it_is_tempered_and_gives_the_sampler_no_gradient() -> None:
+    generator = torch.Generator().manual_seed(3)
+    z, t = (torch.randn(5, 11, generator=generator).mul(3).bfloat16() for _ in range(2))
+    ids = torch.arange(5)
+    how = {"ids_N": ids, "temperature": 0.7, "tau": 0.5, "k": 4}
+    sampled = token_logprobs(z.float() / 0.7, ids)
+    low = eopd_paper(z, t, sampled_logp_N=sampled, **how)  # pyright: ignore[reportArgumentType]
+    high = eopd_paper(z.double(), t.double(), sampled_logp_N=sampled.double(), **how)  # pyright: ignore[reportArgumentType]
+    assert low.tolist() == pytest.approx(high.tolist(), abs=1e-4)
+    student = z.double().requires_grad_()
+    own = token_logprobs(student / 0.7, ids)
+    grads = [
+        torch.autograd.grad(eopd_paper(student, t.double(), sampled_logp_N=logp, **how).sum(), student, retain_graph=True)[0]  # pyright: ignore[reportArgumentType]
+        for logp in (own, own.detach())
+    ]
+    assert torch.equal(*grads)
+
+
+@pytest.mark.parametrize("loss", [kl_student_teacher, lambda z, t: jsd(z, t, beta=0.5)])
+def test_a_second_derivative_is_refused_and_not_wrong(loss) -> None:
+    z = torch.randn(2, 5, requires_grad=True)
+    (grad,) = torch.autograd.grad((loss(z, torch.randn(2, 5)) ** 2).sum(), z, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad[0, 0].backward()
