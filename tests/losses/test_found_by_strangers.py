@@ -44,6 +44,5 @@ def test_the_sampled_term_of_the_paper_is_raised_before_it_is_tempered_and_gives
 @pytest.mark.parametrize("loss", [kl_student_teacher, lambda z, t: jsd(z, t, beta=0.5)])
 def test_a_second_derivative_is_refused_and_not_wrong(loss) -> None:
     z = torch.randn(2, 5, requires_grad=True)
-    (grad,) = torch.autograd.grad((loss(z, torch.randn(2, 5)) ** 2).sum(), z, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        grad[0, 0].backward()
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad((loss(z, torch.randn(2, 5)) ** 2).sum(), z, create_graph=True)

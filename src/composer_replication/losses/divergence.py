@@ -27,7 +27,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 _MAX_LOG_RATIO = 1e4
 _MAX_EXPONENT = 80.0  # exp(80) is below the largest float32
@@ -134,8 +133,9 @@ class _Divergence(torch.autograd.Function):
         return value_N
 
     @staticmethod
-    @once_differentiable  # the gradient was made in the forward: its own derivative is not known
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        if torch.is_grad_enabled():
+            raise RuntimeError("a divergence has no second derivative: its gradient is made in the forward")
         (grad_NV,) = ctx.saved_tensors
         return (grad_NV * grads[0].unsqueeze(-1)).to(ctx.student_dtype), None, None, None
 
