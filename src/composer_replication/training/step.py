@@ -188,12 +188,11 @@ def measure(sums: Tensor, losses: list[ChannelLoss], hidden: list[Tensor], *, sc
             for grad in torch.autograd.grad(mean, hidden, retain_graph=scales is None, allow_unused=True):
                 row[2] += 0.0 if grad is None else grad.double().square().sum()
             continue
-        before, _ = [h.grad for h in hidden], [setattr(h, "grad", None) for h in hidden]
+        untouched = [h for h in hidden if h.grad is None]  # every copy (Passes.predictors) hangs on one channel's loss
         mean.backward(torch.full_like(mean, scale))
-        for h, earlier in zip(hidden, before, strict=True):
+        for h in untouched:
             if h.grad is not None:
                 row[2] += (h.grad.double() / scale).square().sum()
-            h.grad = earlier if h.grad is None else h.grad if earlier is None else h.grad + earlier
 
 
 def gradient_norm(parameters: list[Tensor]) -> float:
