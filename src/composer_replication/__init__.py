@@ -55,6 +55,7 @@ _HOMES: dict[str, str] = {
     "evaluation.players": "play_all player_of start_of",
     "evaluation.success": "Played play_tasks",
     "evaluation.table": "evaluation_table",
+    "training.backends.trl": "ComposerReplicationConfig ComposerReplicationTrainer",
     "training.live": "Live",
     "training.loop": "train",
     "training.world": "World open_world",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from composer_replication.core.errors import AlignmentError, ConfigError, DataError, RenderError
+from composer_replication.core.errors import AlignmentError, ConfigError, RenderError
 from composer_replication.core.trace import Text, Thinking, ToolCall, Turn
 from composer_replication.models.forward import final_hidden, project, scoring
 from composer_replication.rollouts import episode as episodes
@@ -234,9 +234,9 @@ def test_a_conversation_that_renders_to_other_ids_is_refused(monkeypatch: pytest
     """The turns that are recorded are not those that were read: the whole is rendered once more at the end, and compared."""
     finish = episodes.Episode.finish
 
-    def changed(self: episodes.Episode) -> Rollout:
+    def changed(self: episodes.Episode, **found: Any) -> Rollout:
         self.turns[1] = replace(self.turns[1], blocks=(Text("Another task."),))
-        return finish(self)
+        return finish(self, **found)
 
     monkeypatch.setattr(episodes.Episode, "finish", changed)
     env = Shelf()
@@ -274,11 +274,12 @@ class Deaf(Shelf):
         return Reply(turns=super().reply(turn).turns[:1], done=False)
 
 
-def test_an_environment_that_leaves_a_call_unanswered_is_named() -> None:
-    with pytest.raises(DataError, match="neither answered nor ended"):
-        parroted(QWEN, [say("Hello")], env=Mute())
-    with pytest.raises(DataError, match="gave no result to the call of 'Read'"):
-        parroted(QWEN, [say("", ("Count", {}), ("Read", {"path": "a.py"}))], env=Deaf())
+def test_an_environment_that_leaves_a_call_unanswered_loses_its_episode_and_is_named() -> None:
+    mute = parroted(QWEN, [say("Hello")], env=Mute())
+    deaf = parroted(QWEN, [say("", ("Count", {}), ("Read", {"path": "a.py"}))], env=Deaf())
+    assert mute.ended == deaf.ended == "env_error" and mute.reward == deaf.reward == 0.0
+    assert "neither answered nor ended" in mute.failure and "gave no result to 1 of 2 calls" in deaf.failure
+    assert deaf.session.events[0].kind == "env_error" and deaf.session.events[0].text == deaf.failure
 
 
 def test_every_environment_is_closed_and_the_model_left_in_its_mode() -> None:

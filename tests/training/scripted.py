@@ -64,7 +64,7 @@ def tiny_student(seed: int = 0) -> Student:
     return Student(name="tiny", model=Qwen3ForCausalLM(config), tokenizer=tokenizer())
 
 
-def as_rollout(session: Session, render: Renderer, *, name: str, author: str, measures: dict[str, float]) -> Rollout:
+def as_rollout(session: Session, render: Renderer, *, name: str, author: str, measures: dict[str, float], version: int = -1) -> Rollout:
     """The session as if its assistant's messages had been sampled; a token's log-prob tells its place."""
     whole = render.render(session.turns, tools=session.tools)
     turns: list[Turn] = []
@@ -84,6 +84,7 @@ def as_rollout(session: Session, render: Renderer, *, name: str, author: str, me
         num_cut=0,
         num_malformed=0,
         measures=measures,
+        version=version,
     )
 
 
@@ -91,7 +92,7 @@ def scripted(player: Callable[[WorkshopEnv, random.Random], Turn]) -> Callable[.
     """Stands for `sample_rollouts`; the player's luck depends on seed, label, task and number as the sampler's does."""
 
     def sample(
-        model: Any, envs: Sequence[Any], *, renderer: Renderer, settings: Any, author: str, label: str = "", **_: Any
+        model: Any, envs: Sequence[Any], *, renderer: Renderer, settings: Any, author: str, label: str = "", version: int = -1, **_: Any
     ) -> list[Rollout]:
         seen: dict[str, int] = {}
         found = []
@@ -101,7 +102,7 @@ def scripted(player: Callable[[WorkshopEnv, random.Random], Turn]) -> Callable[.
             name = f"{label}{env.task_id}:{number}"
             rng = random.Random(stage_seed(settings.seed, name))
             session = play(env, lambda e, rng=rng: player(e, rng), session_id=name)
-            found.append(as_rollout(session, renderer, name=name, author=author, measures=dict(env.measures())))
+            found.append(as_rollout(session, renderer, name=name, author=author, measures=dict(env.measures()), version=version))
         return found
 
     return sample

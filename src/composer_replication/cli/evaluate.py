@@ -1,4 +1,7 @@
-"""`recompose evaluate`: play a run's student, its start and its controls on the same unseen tasks -> evaluation.json."""
+"""`recompose evaluate`: play a run's student, its start and its controls on the same unseen tasks -> evaluation.json.
+
+With --logs the tasks are held-out sites of one's own logs: cli/evaluate_logs.py.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from composer_replication.cli.evaluate_logs import evaluate_on_logs, show_log_plan
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.problems import UsageError
@@ -26,18 +30,28 @@ EPISODES = "evaluation"
 
 
 def evaluate(
-    run: str = "", /, *, against: Annotated[tuple[str, ...], Parameter(consume_multiple=False)] = (), common: Common = Common()
+    run: str = "",
+    /,
+    *,
+    logs: bool = False,
+    against: Annotated[tuple[str, ...], Parameter(consume_multiple=False)] = (),
+    common: Common = Common(),
 ) -> int:
     """Play a run's newest checkpoint ("after") and its start ("before") on tasks that no training saw, without hints.
 
     Parameters
     ----------
     run
-        Run folder or name; none = the latest run.
+        Run folder or name; none = the latest run, with --logs none at all.
+    logs
+        At the held-out mistakes of your own logs each student writes the message itself: how often does the mistake recur? Without a
+        run: how many such sites there are, and the smallest change they can show.
     against
         NAME=RUN: a further row, e.g. placebo=runs/placebo or more_sft=runs/more_sft; may be repeated.
     """
     job = open_job(common)
+    if logs and not run:
+        return show_log_plan(job)
     for package in ("torch", "transformers"):
         need(package, extra="train")
     from composer_replication.core.config.base import stage_seed
@@ -49,6 +63,8 @@ def evaluate(
     others = [player_of(open_run(run_folder(job, where)), name=name) for name, where in map(_named, against)]
     players = [start_of(after), after, *others]
     notes, seed = check_players(after, others), stage_seed(job.config.seed, "evaluation")
+    if logs:
+        return evaluate_on_logs(job, folder, players, notes=notes, seed=seed)
     settings = job.config.evaluate
     job.screen.line(f" {folder.path.name}: {settings.tasks} {settings.split} tasks for each of {', '.join(p.name for p in players)}")
     wrote = [folder.evaluation_json, *(_episodes(folder, player) for player in players)]

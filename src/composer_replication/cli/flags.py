@@ -20,6 +20,7 @@ from composer_replication.cli.problems import UsageError
 _COMMON = Group("Common flags", sort_key=90)
 _SETTINGS: ContextVar[Mapping[str, str] | None] = ContextVar("dotted settings of this command line", default=None)
 TOP_LEVEL = ("seed", "work-dir", "work_dir")  # settings that have no dot
+SHORT = {"backend": "train.backend"}  # settings that go by a short name too
 
 
 @Parameter(name="*", group=_COMMON)
@@ -64,6 +65,7 @@ def split_settings(argv: Sequence[str]) -> Iterator[list[str]]:
             rest += [word, *words]
             break
         name, equals, value = word.removeprefix("--").partition("=")
+        name = SHORT.get(name, name)
         if not word.startswith("--") or ("." not in name and name not in TOP_LEVEL):
             rest.append(word)
             continue

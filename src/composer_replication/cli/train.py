@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from composer_replication.cli.flags import Common, dotted_settings
+from composer_replication.cli.forks import fork_producer
 from composer_replication.cli.gate import check_examples, kept_kinds, say_gate
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.panel import shown_steps
 from composer_replication.cli.student import FOLDER, TINY, built_tokenizer
+from composer_replication.cli.train_backends import check_backend, finished, with_trl
 from composer_replication.cli.train_text import show_event, show_plan
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import DataError, need
@@ -41,8 +43,13 @@ def train(*, resume: Path | None = None, accept_changes: bool = False, name: str
     tokenizer = _tokenizer(job)
     data = load_examples(job, tokenizer) if job.examples.is_dir() or not live else Dataset(examples=(), pairs=(), meta={})
     check_examples(job, data, kept := kept_kinds(job))
+    check_backend(config, data)
     plan = show_plan(job, data)
     say_gate(job, kept)
+    forked = fork_producer(job, data, tokenizer=tokenizer) if config.train.fork else None
+    if forked is not None:
+        told = f"{len(forked.spots(data.examples))} imported sites, {config.train.fork_sites} of them a step"
+        job.screen.line(f" fork     {told}: the student writes the message, its own failures are distilled")
     check_plan(config.train, examples=data.examples, pairs=data.pairs, imported=not live or config.train.lm_ce.weight > 0)
     if job.dry_run:
         return job.finish({"plan": plan}, wrote=[job.runs / (name or "<new run>")], next_command=job.command("train"))
@@ -55,6 +62,8 @@ def train(*, resume: Path | None = None, accept_changes: bool = False, name: str
     student = load_student(config.student, tokenizer=tokenizer, seed=config.seed)
     run = open_run(resume) if resume is not None else shared_run(lambda: _new_run(job, data, name))
     job.screen.line(f" run      {run.path}   ({student.num_trainable} of {student.num_parameters} weights are trained)")
+    if config.train.backend == "trl":
+        return with_trl(job, student, data, run, kept=kept, resume=resume is not None, accept_changes=accept_changes)
     with ExitStack() as stack:
         producer: Live | None = None
         if live:
@@ -68,16 +77,13 @@ def train(*, resume: Path | None = None, accept_changes: bool = False, name: str
             pairs=data.pairs,
             run=run,
             live=producer,
+            forked=forked,
             resume=resume is not None,
             accept_changes=accept_changes,
             on_step=stack.enter_context(shown_steps(job)),
             on_event=lambda event: show_event(job, event),
         )
-    value: dict[str, Any] = {"run": str(run.path), "steps": result.steps, "statuses": result.statuses, "metrics": result.metrics}
-    wrote = [run.path, *([result.checkpoint] if result.checkpoint else [])]
-    told = "`recompose evaluate` plays unseen tasks of the workshop, before and after"
-    job.screen.line(f" a loss that falls is no evidence of learning; {told}", style="dim")
-    return job.finish(value, wrote=wrote, next_command=f"{job.command('evaluate' if live else 'show run')} {run.path.name}")
+    return finished(job, result)
 
 
 def _tokenizer(job: Job) -> Any:

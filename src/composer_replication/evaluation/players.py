@@ -18,6 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from composer_replication.core.config.rollouts import EvaluateSettings, RolloutSettings
 from composer_replication.core.config.root import Config
@@ -26,7 +27,7 @@ from composer_replication.core.rundir import RunDir
 from composer_replication.evaluation.success import Played, play_tasks
 from composer_replication.evaluation.table import AFTER, BEFORE, PLACEBO
 from composer_replication.models.export import load_weights, weights_sha256
-from composer_replication.models.load import load_student
+from composer_replication.models.load import Student, load_student
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.renderer import Renderer
@@ -50,6 +51,17 @@ class Shown:
     name: str
     weights_sha256: str
     played: tuple[Played, ...]
+
+
+class _Shown(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def weights_sha256(self) -> str: ...
+
+
+Row = TypeVar("Row", bound=_Shown)
 
 
 def player_of(run: RunDir, *, name: str) -> Player:
@@ -109,8 +121,15 @@ def play_all(
     Raises DataError where a start is not the one its run began with, or where two rows are of the same weights.
     """
     one = partial(play_one, settings=settings, limits=limits, seed=seed)
-    shown: list[Shown] = []
-    for found in _in_order(one, players, workers=min(settings.workers, len(players))):
+    return different(one, players, workers=settings.workers, on_played=on_played)
+
+
+def different(
+    one: Callable[[Player], Row], players: Sequence[Player], *, workers: int, on_played: Callable[[Row], None] = lambda row: None
+) -> list[Row]:
+    """What `one` makes of every player, in their order; raises DataError where two rows are of the same weights."""
+    shown: list[Row] = []
+    for found in _in_order(one, players, workers=min(workers, len(players))):
         twin = next((earlier for earlier in shown if earlier.weights_sha256 == found.weights_sha256), None)
         if twin is not None:
             what = f"{found.name!r} and {twin.name!r} are the same student, weight by weight"
@@ -120,8 +139,8 @@ def play_all(
     return shown
 
 
-def play_one(player: Player, *, settings: EvaluateSettings, limits: RolloutSettings, seed: int) -> Shown:
-    """Load one student from its files and play it; what is returned was played in this call."""
+def load_player(player: Player) -> tuple[Student, Renderer]:
+    """One student from its files; raises DataError where its start is not the one that the run began with."""
     how = player.config.student
     tokenizer = load_tokenizer(str(player.checkpoint))
     student = load_student(how, tokenizer=tokenizer, seed=player.config.seed)
@@ -130,7 +149,12 @@ def play_one(player: Player, *, settings: EvaluateSettings, limits: RolloutSetti
         raise DataError(what, where=how.model, fix="put the start weights back, or train again")
     if player.steps:
         load_weights(student, player.checkpoint)
-    renderer = Renderer.for_tokenizer(tokenizer, family=how.template)
+    return student, Renderer.for_tokenizer(tokenizer, family=how.template)
+
+
+def play_one(player: Player, *, settings: EvaluateSettings, limits: RolloutSettings, seed: int) -> Shown:
+    """Load one student from its files and play it; what is returned was played in this call."""
+    student, renderer = load_player(player)
     with Sandbox() as sandbox:
         played = play_tasks(
             student.model, renderer=renderer, settings=settings, limits=limits, seed=seed, sandbox=sandbox, author=player.name
@@ -138,7 +162,7 @@ def play_one(player: Player, *, settings: EvaluateSettings, limits: RolloutSetti
     return Shown(name=player.name, weights_sha256=weights_sha256(student.model), played=tuple(played))
 
 
-def _in_order(one: Callable[[Player], Shown], players: Sequence[Player], *, workers: int) -> Iterator[Shown]:
+def _in_order(one: Callable[[Player], Row], players: Sequence[Player], *, workers: int) -> Iterator[Row]:
     if workers == 1:
         yield from map(one, players)
         return

@@ -2,20 +2,25 @@
 
     episode = Episode(env, voice=Voice.of(renderer, author="tiny"), name="task-3:0", seed=7)
     episode.ids                                    # what the student reads first, up to its generation prompt
-    episode.take(ids, logprobs, cut=False)         # its message; the environment answers, and `ids` grows by both
+    episode.say(ids, logprobs, ended=True)         # its message; what of it the environment must answer is episode.asked
+    episode.hear(outcome, max_context_tokens=512)  # the answer: `ids` grows by it, or the episode ends with a name
     episode.ended, episode.finish()                # "done", and the Rollout
 
 What was sampled is never encoded again. What follows it - the end of the message that the template writes, the environment's
 answer, the next generation prompt - is rendered behind it, and at the end the whole conversation is rendered once more and must give
-the same ids.
+the same ids. An environment that raises, hangs, or says what is no answer ends its episode and costs it the reward: nothing else.
+
+    done           the environment ended it                          cut_off       it did so on a message that had no end
+    max_turns      no more messages allowed                          max_sampled   no more tokens allowed
+    max_context    the next message would have no room               env_error, env_timeout   the environment failed or hung
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Literal, Self, TypeVar
 
 from composer_replication.core.errors import AlignmentError, ConfigError, DataError
 from composer_replication.core.trace import (
@@ -30,11 +35,15 @@ from composer_replication.core.trace import (
     Text,
     ToolCall,
     ToolResult,
+    ToolSpec,
     Turn,
 )
-from composer_replication.rollouts.envs.env import Env, Reply
+from composer_replication.rollouts.border import FaultError, checked_opening, checked_reply
+from composer_replication.rollouts.crew import MAX_WORDS, Job, Outcome
+from composer_replication.rollouts.envs.env import Env, Opening, Reply
 from composer_replication.rollouts.meter import Meter
 from composer_replication.rollouts.parse import MalformedCall, Parser, WrittenCall, parse_message, parser_of
+from composer_replication.rollouts.sampling import Limits
 from composer_replication.tokens.layout import num_shared
 from composer_replication.tokens.renderer import Renderer
 
@@ -42,8 +51,12 @@ CUT = "cut_off"
 """The tag of a message that was ended by force."""
 MALFORMED = "malformed_call"
 """The name under which a call that could not be read is kept: ToolCall(id, "malformed_call", {"text": what was written})."""
-Ended = Literal["done", "max_turns", "max_context"]
+Ended = Literal["done", "cut_off", "max_turns", "max_sampled", "max_context", "env_error", "env_timeout"]
+LOST: tuple[Ended, ...] = ("env_error", "env_timeout")
+"""Ends that are the environment's doing."""
+_NO_REWARD: tuple[Ended, ...] = (*LOST, "cut_off")
 
+T = TypeVar("T")
 _STUB = Turn(role="user", author=HUMAN, blocks=(Text("x"),))
 _PROBE = Turn(role="assistant", author=None, blocks=(Text("x"),))
 
@@ -52,8 +65,9 @@ _PROBE = Turn(role="assistant", author=None, blocks=(Text("x"),))
 class Rollout:
     """A finished episode: the session, the ids its student read and wrote, and why it ended.
 
-    `ids` end with the last sampled token. `session.outcome` is the reward. `ended` is "done" where the environment ended it.
-    `measures` are what the environment counted, by name.
+    `ids` end with the last sampled token. `session.outcome` is the reward: 0 where the environment failed ("env_error", "env_timeout";
+    `failure` has its words) or the last message had no end. `measures` are what the environment counted, by name. `num_refused` calls
+    were beyond the bound of one message. `version` names the weights that sampled it: of several, the oldest; -1 = not said.
     """
 
     session: Session
@@ -63,6 +77,9 @@ class Rollout:
     num_cut: int
     num_malformed: int
     measures: Mapping[str, float]
+    num_refused: int = 0
+    version: int = -1
+    failure: str = ""
 
     @property
     def reward(self) -> float:
@@ -87,21 +104,40 @@ class Voice:
 
 
 class Episode:
-    """One environment and its conversation; `random` is the episode's own stream, so its neighbours in a batch do not matter."""
+    """One environment and its conversation; `random` is the episode's own stream, so its neighbours in a batch do not matter.
 
-    def __init__(self, env: Env, *, voice: Voice, name: str, seed: int, meter: Meter) -> None:
+    `opened` is what came of `env.open()` where it was called elsewhere; None = it is called here.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        *,
+        voice: Voice,
+        name: str,
+        seed: int,
+        meter: Meter,
+        limits: Limits | None = None,
+        opened: Outcome[Opening] | None = None,
+    ) -> None:
         self.env, self.voice, self.name, self.meter = env, voice, name, meter
+        self.limits = limits or Limits()
         self.random = random.Random(seed)
-        with meter.timing("environment"):
-            opening = env.open()
-        if env.max_turns < 1:
-            raise DataError("max_turns is below 1, so the student may not write", where=env.task_id)
-        self.tools = opening.tools
-        self.turns: list[Turn] = list(opening.turns)
-        with meter.timing("render"):
-            self.ids: list[int] = list(voice.renderer.reply(self.turns, _PROBE, tools=self.tools)[0])
+        self.tools: tuple[ToolSpec, ...] = ()
+        self.turns: list[Turn] = []
+        self.ids: list[int] = []
         self.ended: Ended | None = None
-        self.num_written = self.num_cut = self.num_malformed = self._num_calls = 0
+        self.failure = ""
+        self.num_written = self.num_sampled = self.num_cut = self.num_malformed = self.num_refused = self._num_calls = 0
+        self.asked: Turn | None = None
+        self._errors: dict[str, str] = {}
+        self._open(opened or self._here(env.open))
+
+    @property
+    def room(self) -> int:
+        """How many tokens the student may still write in all; the context is another bound."""
+        most = self.limits.max_sampled_tokens
+        return most - self.num_sampled if most else 2**31
 
     def check_room(self, max_context_tokens: int) -> None:
         """Raise ConfigError where the opening alone leaves the student nothing to write in."""
@@ -113,21 +149,49 @@ class Episode:
             )
 
     def take(self, ids: Sequence[int], logprobs: Sequence[float], *, ended: bool, max_context_tokens: int) -> None:
-        """Add a sampled message and what the environment answers; `ended` = its last token is an end token, else it was cut."""
-        message, malformed = self._message(tuple(ids), tuple(logprobs), ended=ended)
+        """`say`, the environment's answer in this thread, `hear`."""
+        self.say(ids, logprobs, ended=ended)
+        asked = self.asked
+        self.hear(None if asked is None else self._here(lambda: self.env.reply(asked)), max_context_tokens=max_context_tokens)
+
+    def say(self, ids: Sequence[int], logprobs: Sequence[float], *, ended: bool) -> None:
+        """Add a sampled message; `ended` = its last token is an end token, else it was cut.
+
+        `asked` is then the message as the environment gets it: without the calls that cannot be read or are too many, which are answered
+        here; None where nothing else is in it.
+        """
+        message, self._errors = self._message(tuple(ids), tuple(logprobs), ended=ended)
         self.turns.append(message)
         self.ids.extend(ids)
         self.num_written += 1
+        self.num_sampled += len(ids)
         self.num_cut += not ended
-        self.num_malformed += len(malformed)
-        reply = self._answer(message, malformed)
+        readable = tuple(b for b in message.blocks if not (isinstance(b, ToolCall) and b.id in self._errors))
+        heard = not self._errors or any(isinstance(block, ToolCall) for block in readable)
+        self.asked = replace(message, blocks=readable) if heard else None
+
+    def hear(self, outcome: Outcome[Reply] | None, *, max_context_tokens: int) -> None:
+        """Add what the environment answered to `asked` (None = it was not asked), and the errors of the calls that it did not get."""
+        message, asked = self.turns[-1], self.asked
+        if outcome is not None and outcome.failure is not None:
+            return self._lose(outcome.failure.words, late=outcome.failure.late)
+        reply = Reply(turns=(), done=False)
+        if asked is not None:
+            try:
+                given = outcome.value if outcome is not None else None
+                reply = checked_reply(given, calls=[call.id for call in asked.calls], limits=self.limits)
+            except FaultError as fault:
+                return self._lose(str(fault))
+        reply = self._with_errors(message, reply)
         self.turns.extend(reply.turns)
         if reply.done:
-            self.ended = "done"
+            self.ended = "cut_off" if message.tag == CUT else "done"
             return
-        self._check_answered(message, reply)
-        if self.num_written >= self.env.max_turns:
-            self.ended = "max_turns"
+        if not reply.turns:
+            return self._lose("the environment neither answered nor ended the episode")
+        most = min(self.env.max_turns, self.limits.max_turns or self.env.max_turns)
+        if self.num_written >= most or self.room <= 0:
+            self.ended = "max_turns" if self.num_written >= most else "max_sampled"
             return
         with self.meter.timing("render"):
             behind = self._behind(message, reply.turns)
@@ -136,16 +200,19 @@ class Episode:
             return
         self.ids.extend(behind)
 
-    def finish(self) -> Rollout:
-        """The rollout, once `ended`; raises AlignmentError where the whole conversation renders to other ids than were read and written."""
+    def finish(self, *, worth: Outcome[tuple[float, Mapping[str, float]]] | None = None, version: int = -1) -> Rollout:
+        """The rollout, once `ended`; raises AlignmentError where the whole conversation renders to other ids than were read and written.
+
+        `worth` is what came of `judge` where it was called elsewhere.
+        """
         if self.ended is None:
             raise DataError("the episode is not finished", where=self.name)
-        with self.meter.timing("render"):
-            whole = self.voice.renderer.render(self.turns, tools=self.tools).ids
-        self._must_begin(whole)
-        with self.meter.timing("environment"):
-            reward, measures = self.env.reward(), dict(self.env.measures())
-        events = () if self.ended == "done" else (Event(kind=self.ended, turn=len(self.turns)),)
+        if self.turns:
+            with self.meter.timing("render"):
+                whole = self.voice.renderer.render(self.turns, tools=self.tools).ids
+            self._must_begin(whole)
+        reward, measures = self._worth(worth or self._here(self.judge))
+        events = () if self.ended == "done" else (Event(kind=self.ended, turn=len(self.turns), text=self.failure),)
         session = Session(
             id=self.name,
             source=SourceRef(file=self.env.task_id, format="rollout"),
@@ -155,7 +222,7 @@ class Episode:
             tools_origin="log" if self.tools else "none",
             events=events,
             origin="student",
-            outcome=float(reward),
+            outcome=reward,
         )
         return Rollout(
             session=session,
@@ -165,13 +232,60 @@ class Episode:
             num_cut=self.num_cut,
             num_malformed=self.num_malformed,
             measures=measures,
+            num_refused=self.num_refused,
+            version=version,
+            failure=self.failure,
         )
 
-    def _message(self, ids: tuple[int, ...], logprobs: tuple[float, ...], *, ended: bool) -> tuple[Turn, dict[str, MalformedCall]]:
+    def judge(self) -> tuple[float, Mapping[str, float]]:
+        """What the environment says the episode was worth, and what it counted; asked only where it did not fail before."""
+        return (0.0, {}) if self.ended in LOST else (self.env.reward(), dict(self.env.measures()))
+
+    def _here(self, call: Callable[[], T]) -> Outcome[T]:
+        job = Job(call)
+        with self.meter.timing("environment"):
+            job.do()
+        return job.outcome()
+
+    def _open(self, opened: Outcome[Opening]) -> None:
+        """Read the opening; an environment that has none ends the episode before its first message."""
+        if opened.failure is not None:
+            return self._lose(opened.failure.words, late=opened.failure.late)
+        try:
+            opening = checked_opening(opened.value, limits=self.limits)
+            if self.env.max_turns < 1:
+                raise FaultError("max_turns is below 1, so the student may not write")
+        except FaultError as fault:
+            return self._lose(str(fault))
+        self.tools = opening.tools
+        self.turns = list(opening.turns)
+        with self.meter.timing("render"):
+            self.ids = list(self.voice.renderer.reply(self.turns, _PROBE, tools=self.tools)[0])
+
+    def _lose(self, words: str, *, late: bool = False) -> None:
+        self.ended, self.failure = ("env_timeout" if late else "env_error"), words
+
+    def _worth(self, worth: Outcome[tuple[float, Mapping[str, float]]]) -> tuple[float, dict[str, float]]:
+        """The reward and the measures; an environment that cannot say what an episode was worth has failed it too."""
+        if self.ended in LOST:
+            return 0.0, {}
+        if worth.failure is not None or worth.value is None:
+            self._lose(worth.failure.words if worth.failure else "no reward", late=bool(worth.failure and worth.failure.late))
+            return 0.0, {}
+        reward, measures = worth.value
+        if not isinstance(reward, (int, float)) or not 0.0 <= reward <= 1.0:
+            self._lose(f"the reward is {reward!r}, not a number from 0 to 1"[:MAX_WORDS])
+            return 0.0, {}
+        return (0.0 if self.ended in _NO_REWARD else float(reward)), dict(measures)
+
+    def _message(self, ids: tuple[int, ...], logprobs: tuple[float, ...], *, ended: bool) -> tuple[Turn, dict[str, str]]:
+        """The message as a turn, and by call id the words that answer a call which does not reach the environment."""
         written = ids[:-1] if ended else ids
         parts = parse_message(written, codec=self.voice.renderer.codec, parser=self.voice.parser, tools=self.tools)
         blocks: list[Block] = []
-        malformed: dict[str, MalformedCall] = {}
+        errors: dict[str, str] = {}
+        num_readable = 0
+        cut = "" if ended else f" (the message was cut off after {len(ids)} tokens)"
         for part in parts:
             if not isinstance(part, (WrittenCall, MalformedCall)):
                 blocks.append(part)
@@ -180,9 +294,14 @@ class Episode:
             self._num_calls += 1
             if isinstance(part, WrittenCall):
                 blocks.append(ToolCall(call_id, part.name, part.arguments))
+                num_readable += 1
+                if num_readable > self.limits.max_calls:
+                    errors[call_id] = f"Cancelled: parallel tool call beyond the {self.limits.max_calls} of one message"
+                    self.num_refused += 1
             else:
-                malformed[call_id] = part
                 blocks.append(ToolCall(call_id, MALFORMED, {"text": part.text}))
+                errors[call_id] = f"InputValidationError: malformed tool call: {part.problem}{cut}"
+                self.num_malformed += 1
         turn = Turn(
             role="assistant",
             author=self.voice.author,
@@ -191,39 +310,21 @@ class Episode:
             context_tokens=len(self.ids),
             sampled=Sampled(ids, logprobs),
         )
-        return turn, malformed
+        return turn, errors
 
-    def _answer(self, message: Turn, malformed: dict[str, MalformedCall]) -> Reply:
-        """The environment's answer to what can be read, with an error result for each call that cannot, in the order of the calls.
-
-        A message that holds nothing but malformed calls does not reach the environment.
-        """
-        readable = tuple(b for b in message.blocks if not (isinstance(b, ToolCall) and b.id in malformed))
-        reply = Reply(turns=(), done=False)
-        if not malformed or any(isinstance(block, ToolCall) for block in readable):
-            with self.meter.timing("environment"):
-                reply = self.env.reply(replace(message, blocks=readable))
+    def _with_errors(self, message: Turn, reply: Reply) -> Reply:
+        """The reply with an error result for each call that did not reach the environment, in the order of the calls."""
         turns = list(reply.turns)
         order = {call.id: index for index, call in enumerate(message.calls)}
 
         def place(turn: Turn) -> int:
             return min((order.get(result.call_id, len(order)) for result in turn.results), default=len(order))
 
-        for call_id, call in malformed.items():
-            words = f"InputValidationError: malformed tool call: {call.problem}"
-            words += f" (the message was cut off after {len(message.sampled.ids)} tokens)" if message.tag == CUT and message.sampled else ""
+        for call_id, words in self._errors.items():
             error = Turn(role="tool", author=ENVIRONMENT, blocks=(ToolResult(call_id, words, is_error=True),))
             at = next((i for i, turn in enumerate(turns) if place(turn) > order[call_id]), len(turns))
             turns.insert(at, error)
         return Reply(turns=tuple(turns), done=reply.done)
-
-    def _check_answered(self, message: Turn, reply: Reply) -> None:
-        answered = [result.call_id for turn in reply.turns for result in turn.results]
-        missing = [call for call in message.calls if call.id not in answered]
-        if missing:
-            raise DataError(f"the environment gave no result to the call of {missing[0].name!r}", where=self.name)
-        if not reply.turns:
-            raise DataError("the environment neither answered nor ended the episode", where=self.name)
 
     def _behind(self, message: Turn, answer: Sequence[Turn]) -> list[int]:
         """The ids behind a sampled message up to the next generation prompt.

@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import stdev
 from typing import Protocol
 
 from composer_replication.core.errors import ConfigError, DataError
@@ -91,6 +92,29 @@ def advantages(rewards: Sequence[float]) -> tuple[float, ...]:
     """
     mean = sum(rewards) / len(rewards)
     return tuple(reward - mean for reward in rewards)
+
+
+def scaled_advantages(rewards: Sequence[float]) -> tuple[float, ...]:
+    """Reward minus mean, divided by the sample's standard deviation plus 1e-4: GRPO and DAPO, as in TRL and verl.
+
+    >>> [round(a, 3) for a in scaled_advantages([1.0, 0.0, 0.0, 0.0])]
+    [1.5, -0.5, -0.5, -0.5]
+    """
+    deviation = stdev(rewards)
+    return tuple(a / (deviation + 1e-4) for a in advantages(rewards))
+
+
+def fresh(groups: Groups, *, now: int, max_staleness: int) -> Groups:
+    """The groups without rollouts of weights that are more than `max_staleness` steps older than `now`; those of unknown age are stale.
+
+    A group of which fewer than two are left has no difference and goes whole.
+    """
+
+    def kept(members: Iterable[Group]) -> tuple[Group, ...]:
+        left = [Group(g.task_id, tuple(r for r in g.rollouts if r.version >= 0 and now - r.version <= max_staleness)) for g in members]
+        return tuple(group for group in left if len(group.rollouts) >= 2)
+
+    return Groups(groups=kept(groups.groups), flat=kept(groups.flat), num_extra=groups.num_extra)
 
 
 def sample_groups(tasks: Iterable[MakeEnv], *, num_groups: int, size: int, sample: Sample, max_extra: int = 0, label: str = "") -> Groups:

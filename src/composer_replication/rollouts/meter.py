@@ -19,7 +19,8 @@ class Meter:
     """Wall seconds by part ("model", "choose", "environment", "render", and "total" over all), and counts; adds up over calls.
 
     What "total" holds beyond the parts is the sampler's own Python. `num_fed` counts tokens that went through the model, `num_sampled`
-    those that the student wrote, `num_cut` messages ended by force, `num_malformed` calls that could not be read.
+    those that the student wrote, `num_cut` messages ended by force, `num_malformed` calls that could not be read, `num_refused` calls
+    beyond the bound of one message, `num_lost` episodes whose environment failed or hung, `num_left_behind` threads that never came back.
     """
 
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -29,6 +30,9 @@ class Meter:
     num_sampled: int = 0
     num_cut: int = 0
     num_malformed: int = 0
+    num_refused: int = 0
+    num_lost: int = 0
+    num_left_behind: int = 0
 
     @contextmanager
     def timing(self, part: str) -> Iterator[None]:

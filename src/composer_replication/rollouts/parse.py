@@ -26,6 +26,7 @@ from composer_replication.tokens.renderer import Renderer
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 THINK, THOUGHT = "<think>", "</think>"
 PYTHON_TAG = "<|python_tag|>"
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _FUNCTION = re.compile(r"\n<function=(?P<name>[^>\n]+)>\n(?P<body>.*)</function>\n", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=(?P<key>[^>\n]+)>\n(?P<value>.*?)\n</parameter>\n", re.DOTALL)
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}  # as Qwen3.5's template writes them
@@ -76,7 +77,15 @@ def parse_message(ids: Sequence[int], *, codec: TextCodec, parser: Parser, tools
     """
     schemas = {tool.name: tool.parameters for tool in tools}
     parts = parser(pieces_of(ids, codec=codec))
-    return tuple(_typed(part, schemas.get(part.name, {})) if isinstance(part, BareCall) else part for part in parts)
+    typed = (_typed(part, schemas.get(part.name, {})) if isinstance(part, BareCall) else part for part in parts)
+    return tuple(_encodable(part) if isinstance(part, WrittenCall) else part for part in typed)
+
+
+def _encodable(call: WrittenCall) -> WrittenCall | MalformedCall:
+    """The call, if all its text can be written down: JSON may spell half of a surrogate pair, which is no character."""
+    if not any(_SURROGATE.search(text) for text in _strings([call.name, call.arguments])):
+        return call
+    return MalformedCall(call.name.encode("utf-8", "replace").decode(), "it holds half of a surrogate pair, which is no character")
 
 
 def _typed(call: BareCall, schema: Mapping[str, Any]) -> WrittenCall | MalformedCall:
@@ -383,6 +392,19 @@ def _call_of(value: Any, *, text: str, arguments: str) -> WrittenCall | Malforme
     if not isinstance(value[arguments], dict):
         return MalformedCall(text, f"{arguments!r} is not a JSON object")
     return WrittenCall(value["name"], value[arguments])
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Every string in a JSON value, keys too; without recursion, since the student chooses the depth."""
+    left = [value]
+    while left:
+        item = left.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, dict):
+            left += [*item, *item.values()]
+        elif isinstance(item, list):
+            left += item
 
 
 def _joined(pieces: Sequence[Piece]) -> str:

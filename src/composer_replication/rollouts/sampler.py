@@ -5,57 +5,37 @@
     rollouts[0].session        # origin="student", every assistant turn with its ids and log-probs, outcome = the reward
     rollouts[0].reward
 
-The episodes of a batch write one message each, in lock-step; then each environment answers, finished episodes leave the cache, and
-only what is new is fed. Each episode draws from a stream of its own, named by seed, label, task and number: the same seed gives the
-same ids bit for bit on the same machine (CPU), and what else is in the batch changes a row by rounding only.
+The episodes of a batch write one message each, in lock-step; then each environment answers - at the same time as the others where it
+says that it may - finished episodes leave the cache, and only what is new is fed. Each episode draws from a stream of its own, named by
+seed, label, task and number: the same seed gives the same ids bit for bit on the same machine (CPU), and what else is in the batch
+changes a row by rounding only. A served model (rollouts/served.py) in place of `model` writes the messages elsewhere; its tokens come
+back as ids with log-probs, and nothing else changes, but that a seed then means what the server makes of it.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import ConfigError
 from composer_replication.models.forward import scoring
 from composer_replication.rollouts.choose import choose
-from composer_replication.rollouts.envs.env import Env
-from composer_replication.rollouts.episode import Episode, Rollout, Voice
+from composer_replication.rollouts.crew import Crew, Failure, Job, Outcome
+from composer_replication.rollouts.envs.env import Env, runs_in
+from composer_replication.rollouts.episode import LOST, Episode, Rollout, Voice
 from composer_replication.rollouts.meter import Meter
 from composer_replication.rollouts.parse import Parser
 from composer_replication.rollouts.ragged import RaggedCache, holds_ragged_rows
+from composer_replication.rollouts.sampling import Sampling
+from composer_replication.rollouts.served import Completion, Prompt, ServedModel
 from composer_replication.tokens.renderer import Renderer
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
-    """How messages are sampled.
-
-    `temperature` 0 takes the most probable token. The log-probs that are kept are the model's own at temperature 1 without top_p,
-    so only at temperature=1, top_p=1 are they those of the distribution sampled from. `max_new_tokens` bounds one message, its end token
-    included; one that does not end is ended by force and tagged "cut_off". `max_context_tokens` bounds an episode: one whose
-    next message would have no room ends there. `batch_episodes` are sampled together. Raises ConfigError for values that mean nothing.
-    """
-
-    temperature: float = 1.0
-    top_p: float = 1.0
-    max_new_tokens: int = 512
-    max_context_tokens: int = 8192
-    batch_episodes: int = 32
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.temperature < math.inf and 0 < self.top_p <= 1):
-            raise ConfigError(
-                f"temperature {self.temperature} or top_p {self.top_p} is out of range", fix="temperature >= 0, 0 < top_p <= 1"
-            )
-        for name in ("max_new_tokens", "max_context_tokens", "batch_episodes"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
+T = TypeVar("T")
 
 
 def sample_rollouts(
@@ -66,52 +46,118 @@ def sample_rollouts(
     settings: Sampling,
     author: str,
     label: str = "",
+    version: int = -1,
     parser: Parser | None = None,
     meter: Meter | None = None,
 ) -> list[Rollout]:
     """One episode in each environment, in their order; every environment is closed, whatever happens.
 
     `author` is the student's name on its turns. `label` begins the sessions' ids and enters the seed, e.g. "step-12:", so that the
-    same tasks give new episodes; the n-th environment of one task is session `label task:n`. The model is left in the mode it was in.
+    same tasks give new episodes; the n-th environment of one task is session `label task:n`. `version` names the weights, e.g. the number
+    of steps they have taken; a served model says its own. The model is left in the mode it was in.
     Raises ConfigError (a template whose calls cannot be read, an opening longer than the context), AlignmentError (a template that
-    rewrites what came earlier), DataError (an environment that leaves a call unanswered), StoppedError (logits that are not finite).
+    rewrites what came earlier), StoppedError (logits that are not finite), DataError (a server that does not say which tokens it sampled).
     """
-    _check_context(model, settings)
     voice = Voice.of(renderer, author=author, parser=parser)
-    stop = _stop_ids(model, voice)
     meter = meter if meter is not None else Meter()
-    size = settings.batch_episodes if holds_ragged_rows(model) else 1
+    served = isinstance(model, ServedModel)
+    if served:
+        model.check()
+        version = model.version
+    else:
+        _check_context(model, settings)
+    stop = _stop_ids(None if served else model, voice)
+    size = settings.batch_episodes if served or holds_ragged_rows(model) else 1
     names = _names(envs, label)
     rollouts: list[Rollout] = []
-    with ExitStack() as stack, meter.timing("total"), scoring(model):
-        for env in envs:
-            stack.callback(env.close)
+    with ExitStack() as stack, meter.timing("total"):
+        crew = stack.enter_context(Crew(num_threads=settings.limits.tool_threads))
+        left = list(envs)  # what is not closed yet, in place
+        stack.callback(_close, crew, left, settings)
+        stack.enter_context(nullcontext() if served else scoring(model))
         for start in range(0, len(envs), size):
-            batch = [
-                Episode(env, voice=voice, name=name, seed=stage_seed(settings.seed, f"rollout:{name}"), meter=meter)
-                for env, name in zip(envs[start : start + size], names[start : start + size], strict=True)
-            ]
-            _play(model, batch, stop=stop, settings=settings)
-            for episode in batch:
-                rollouts.append(episode.finish())
-                episode.env.close()
+            part = slice(start, start + size)
+            batch = _opened(crew, envs[part], names[part], voice=voice, settings=settings, meter=meter)
+            _play(model, batch, stop=stop, settings=settings, crew=crew)
+            worth = _ask(crew, batch, [episode.judge for episode in batch])
+            rollouts += [episode.finish(worth=found, version=version) for episode, found in zip(batch, worth, strict=True)]
+            _close(crew, left[: len(batch)], settings)
+            del left[: len(batch)]
     _count(meter, rollouts)
+    meter.num_left_behind += crew.num_left_behind
     return rollouts
 
 
-def _play(model: Any, episodes: Sequence[Episode], *, stop: frozenset[int], settings: Sampling) -> None:
+def _opened(crew: Crew, envs: Sequence[Env], names: Sequence[str], *, voice: Voice, settings: Sampling, meter: Meter) -> list[Episode]:
+    """The episodes of a batch, each environment opened."""
+    with meter.timing("environment"):
+        opened = crew.run([Job(env.open, runs_in=runs_in(env), timeout_s=settings.limits.tool_timeout_s) for env in envs])
+    more = {"voice": voice, "meter": meter, "limits": settings.limits}
+    return [
+        Episode(env, name=name, seed=stage_seed(settings.seed, f"rollout:{name}"), opened=outcome, **more)
+        for env, name, outcome in zip(envs, names, opened, strict=True)
+    ]
+
+
+def _ask(crew: Crew, episodes: Sequence[Episode], calls: Sequence[Callable[[], T]]) -> list[Outcome[T]]:
+    """What comes of one call to the environment of each episode; an environment that hung before is not asked again."""
+    if not episodes:
+        return []
+    fine = [(e, call) for e, call in zip(episodes, calls, strict=True) if e.ended != "env_timeout"]
+    with episodes[0].meter.timing("environment"):
+        found = iter(crew.run([Job(call, runs_in=runs_in(e.env), timeout_s=e.limits.tool_timeout_s) for e, call in fine]))
+    hung: Outcome[T] = Outcome(failure=Failure(late=True, words="it hung before"))
+    return [next(found) if e.ended != "env_timeout" else hung for e in episodes]
+
+
+def _close(crew: Crew, envs: Sequence[Env], settings: Sampling) -> None:
+    """Close environments; one that cannot be closed is left as it is."""
+    crew.run([Job(env.close, runs_in=runs_in(env), timeout_s=settings.limits.tool_timeout_s) for env in envs])
+
+
+def _play(model: Any, episodes: Sequence[Episode], *, stop: frozenset[int], settings: Sampling, crew: Crew) -> None:
     """Run a batch to the end of its last episode."""
-    for episode in episodes:
+    live = [episode for episode in episodes if episode.ended is None]
+    for episode in live:
         episode.check_room(settings.max_context_tokens)
-    cache = RaggedCache(model, num_rows=len(episodes))
-    live = list(episodes)
+    cache = None if isinstance(model, ServedModel) or not live else RaggedCache(model, num_rows=len(live))
     while live:
-        for episode, message in zip(live, _messages(cache, live, stop=stop, settings=settings), strict=True):
-            ended = message.ids[-1] in stop
-            episode.take(message.ids, message.logprobs, ended=ended, max_context_tokens=settings.max_context_tokens)
+        room = [min(settings.max_new_tokens, settings.max_context_tokens - len(e.ids), e.room) for e in live]
+        if cache is None:
+            messages = _served(model, live, room=room, stop=stop, settings=settings)
+        else:
+            messages = _messages(cache, live, room=room, stop=stop, settings=settings)
+        for episode, message in zip(live, messages, strict=True):
+            episode.say(message.ids, message.logprobs, ended=message.ids[-1] in stop)
+        _answer(crew, live, max_context_tokens=settings.max_context_tokens)
         going_on = [i for i, episode in enumerate(live) if episode.ended is None]
-        cache.keep(going_on)
+        if cache is not None:
+            cache.keep(going_on)
         live = [live[i] for i in going_on]
+
+
+def _answer(crew: Crew, live: Sequence[Episode], *, max_context_tokens: int) -> None:
+    """Let the environments answer what was said, and the episodes hear it."""
+    asking = [episode for episode in live if episode.asked is not None]
+    calls = [partial(episode.env.reply, episode.asked) for episode in asking if episode.asked is not None]
+    answers = dict(zip(map(id, asking), _ask(crew, asking, calls), strict=True))
+    for episode in live:
+        episode.hear(answers.get(id(episode)), max_context_tokens=max_context_tokens)
+
+
+def _served(
+    model: ServedModel, episodes: Sequence[Episode], *, room: Sequence[int], stop: frozenset[int], settings: Sampling
+) -> list[Completion]:
+    """One message of every episode, written by a server."""
+    meter = episodes[0].meter
+    prompts = [
+        Prompt(ids=tuple(episode.ids), max_tokens=most, seed=episode.random.getrandbits(31))
+        for episode, most in zip(episodes, room, strict=True)
+    ]
+    with meter.timing("model"):
+        written = model.complete(prompts, temperature=settings.temperature, top_p=settings.top_p, stop=stop)
+    meter.num_fed += sum(len(prompt.ids) for prompt in prompts)
+    return written
 
 
 @dataclass(slots=True)
@@ -124,10 +170,11 @@ class _Writing:
     open: bool = True
 
 
-def _messages(cache: RaggedCache, episodes: Sequence[Episode], *, stop: frozenset[int], settings: Sampling) -> list[_Writing]:
+def _messages(
+    cache: RaggedCache, episodes: Sequence[Episode], *, room: Sequence[int], stop: frozenset[int], settings: Sampling
+) -> list[_Writing]:
     """One message of every episode. A message's last token is fed with what follows it, never on its own."""
     meter = episodes[0].meter
-    room = [min(settings.max_new_tokens, settings.max_context_tokens - len(episode.ids)) for episode in episodes]
     writing = [_Writing(room=r, ids=[], logprobs=[]) for r in room]
     new = [episode.ids[held:] for episode, held in zip(episodes, cache.lengths, strict=True)]
     while True:
@@ -189,3 +236,5 @@ def _count(meter: Meter, rollouts: Sequence[Rollout]) -> None:
         meter.num_sampled += sum(map(len, written))
         meter.num_cut += rollout.num_cut
         meter.num_malformed += rollout.num_malformed
+        meter.num_refused += rollout.num_refused
+        meter.num_lost += rollout.ended in LOST

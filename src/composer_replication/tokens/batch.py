@@ -80,11 +80,13 @@ class Counts:
     """How much there is to train on in a set of examples and pairs, per channel; counts of several sets add up.
 
     `rollouts` are the examples with an action whose advantage is not 0; `sampled_rollouts` also has those of groups in which all were
-    worth the same, where that is known (training/step.py sets it), and is what the policy's sum is divided by.
+    worth the same, where that is known (training/step.py sets it), and is what Dr.GRPO's sum is divided by. `policy_tokens` are those
+    of all actions, advantage 0 or not: what an objective with a mean over tokens divides by.
     Example: Counts(action_tokens=90, rollouts=4, sampled_rollouts=6, lm_tokens=310, lm_spans=12, hint_tokens=48, hint_views=2)
     """
 
     action_tokens: int = 0
+    policy_tokens: int = 0
     rollouts: int = 0
     sampled_rollouts: int = 0
     lm_tokens: int = 0
@@ -140,6 +142,7 @@ def count(examples: Iterable[TrainingExample], pairs: Iterable[PreferencePair] =
     acting = [actions for e in examples if (actions := scored_actions(e))]
     return Counts(
         action_tokens=sum(len(action.logprobs) for actions in acting for action in actions),
+        policy_tokens=sum(len(action.logprobs) for e in examples for action in e.actions),
         rollouts=len(acting),
         sampled_rollouts=len(acting),
         lm_tokens=sum(b - a for e in examples for a, b in e.trained),

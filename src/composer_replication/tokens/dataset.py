@@ -23,11 +23,12 @@ from composer_replication.core.config.data import HeldOutSettings
 from composer_replication.core.config.train import BuildSettings
 from composer_replication.core.errors import AlignmentError, RenderError, SiteError
 from composer_replication.core.site import TARGET_CATEGORIES, Anchor, Hint, Preference, Site
-from composer_replication.core.trace import Segment, Session, Text, ToolCall, Turn
+from composer_replication.core.trace import Segment, Session, Turn
 from composer_replication.tokens.example import HintView, PreferencePair, Span, TrainingExample
+from composer_replication.tokens.prefix import has_body, scene_of
 from composer_replication.tokens.renderer import Rendered, Renderer
 from composer_replication.tokens.split import is_held_out
-from composer_replication.tokens.window import Plan, Window, before, head_positions, later_starts, run_starts, windows
+from composer_replication.tokens.window import Plan, Window, before, later_starts, windows
 
 Channel = Literal["session", "content", "lm_ce", "hint", "preference", "anchor"]
 _HINT_FRAME = 16  # tokens a template writes around a hint, at most
@@ -291,13 +292,8 @@ class _SessionBuild:
             yield self._skip("anchor", reason, count=len(turns), detail=detail or _listed(turns))
 
     def _scene(self, segment: Segment) -> _Scene:
-        session = self.session
-        numbers = [i for a, b in segment.context for i in range(a, b)] + list(range(segment.start, segment.end))
-        turns = [session.seen(i, at=segment.start) for i in numbers]
-        head = head_positions(turns)
-        overhead, tokens = self.renderer.measure(turns, head=[turns[p] for p in head], tools=session.tools)
-        plan = Plan(overhead=overhead, tokens=tuple(tokens), head=head, starts=run_starts(turns))
-        return _Scene(turns=turns, numbers=numbers, plan=plan)
+        scene = scene_of(self.session, segment, renderer=self.renderer)
+        return _Scene(turns=list(scene.turns), numbers=list(scene.numbers), plan=scene.plan)
 
     def _examples(self, scene: _Scene) -> Iterator[Item]:
         needed = sorted(scene.trainable | set(scene.targets))
@@ -469,13 +465,6 @@ def _shared_windows(scene: _Scene, at: int, *, least: int) -> list[Window]:
     half = [window for _, window in known if 2 * cost(window.start, at) >= cost(least, at)]
     best = [window for covers, window in known if covers] or sorted(half, key=lambda w: w.start)
     return [replace(window, end=at + 1) for window in best]
-
-
-def has_body(turn: Turn) -> bool:
-    """Whether a message says or calls anything; thinking alone is a message that was cut short."""
-    if turn.sampled is not None:
-        return bool(turn.sampled.ids)
-    return any((isinstance(block, Text) and block.text) or isinstance(block, ToolCall) for block in turn.blocks)
 
 
 def _listed(numbers: Iterable[int]) -> str:

@@ -19,11 +19,11 @@ from composer_replication.core.config.train import TrainSettings
 from composer_replication.core.errors import AlignmentError
 from composer_replication.losses.channel import Channel, ChannelLoss
 from composer_replication.losses.fused import fused_divergence, fused_logprobs
-from composer_replication.losses.policy import clipped, dr_grpo
 from composer_replication.losses.preference import dpo, margins, sequence_logprobs
 from composer_replication.models.forward import Head, head_of
 from composer_replication.tokens.batch import Batch, Counts, scored_actions
 from composer_replication.tokens.example import TrainingExample
+from composer_replication.training.objectives import policy_loss
 from composer_replication.training.passes import Passes, Uses, run_passes
 from composer_replication.training.state import Trainer, channel_weights
 
@@ -104,17 +104,10 @@ def losses_on(trainer: Trainer, batch: Batch, passes: Passes, uses: Uses, counts
 
 
 def _policy(trainer: Trainer, batch: Batch, passes: Passes, counts: Counts) -> ChannelLoss:
-    """Dr.GRPO: summed over tokens, divided by the rollouts of the step."""
+    """The objective on the log-probs of the sampled tokens, as they are now."""
     head = head_of(trainer.student.model)
     logp_N = fused_logprobs(passes.predictors("student", batch.action), head, batch.action.ids_N, head_gradient="backward")
-    given, clip = (logp_N, batch.sampled_logp_N, batch.advantage_N), trainer.settings.policy.clip
-    return ChannelLoss(
-        name="policy",
-        values=dr_grpo(*given, clip=clip),
-        tokens=len(batch.action),
-        global_units=counts.sampled_rollouts,
-        told={"clipped": clipped(*given, clip=clip)},
-    )
+    return policy_loss(logp_N, batch, counts, trainer.settings.policy)
 
 
 def _preference(trainer: Trainer, batch: Batch, passes: Passes, uses: Uses, counts: Counts) -> ChannelLoss:

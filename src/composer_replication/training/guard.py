@@ -10,15 +10,18 @@ The rules stand in training/health.py; this file only measures and restores.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
+from composer_replication.rollouts.episode import Rollout
 from composer_replication.training.checkpoint import good_checkpoint, load_extra, load_tensors, set_aside
 from composer_replication.training.health import PolicyHealth
 from composer_replication.training.journal import Journal
 from composer_replication.training.live import Live, LiveStep
 from composer_replication.training.reference import Reference, frozen
 from composer_replication.training.reference import live as current
+from composer_replication.training.rewards import start_kl
 from composer_replication.training.state import Trainer
 from composer_replication.training.vitals import drift
 
@@ -49,6 +52,10 @@ class Guard:
         self._check(step)
         return facts
 
+    def start_kl(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """The KL of each rollout to the start, by session id, in nats."""
+        return start_kl(self.start, rollouts, **self._place())
+
     def judge(self, made: LiveStep, *, steps: int, last: bool) -> dict[str, float]:
         """Measure the weights of a checkpoint after `steps` steps, at the end of the run on the monitor tasks too."""
         facts = self._drift(made)
@@ -59,10 +66,13 @@ class Guard:
 
     def _drift(self, made: LiveStep) -> dict[str, float]:
         student, settings = self.trainer.student, self.trainer.settings
-        place = {"pad_id": student.pad_id, "max_tokens": settings.micro_tokens, "device": self.trainer.accelerator.device}
-        found = drift(current(student), self.start, made.rollouts, episodes=settings.health.kl_episodes, **place)
+        found = drift(current(student), self.start, made.rollouts, episodes=settings.health.kl_episodes, **self._place())
         self.health.kl(found.kl)
         return {"health/kl": found.kl, "health/entropy": found.entropy}
+
+    def _place(self) -> dict[str, Any]:
+        student, settings = self.trainer.student, self.trainer.settings
+        return {"pad_id": student.pad_id, "max_tokens": settings.micro_tokens, "device": self.trainer.accelerator.device}
 
     def _monitor(self) -> dict[str, float]:
         success = self.live.monitor(self.trainer.student.model)

@@ -6,10 +6,12 @@ its divergence both went to 0 with success), so what is judged is the policy:
 
     kl              mean KL(student || start) per sampled token is above max_kl
     unresolvable    in two steps in a row at least max_unresolvable of the calls were malformed or named what is not there
+    environment     in two steps in a row the environment failed or hung in more than max_lost of the rollouts
     monitor         success on the monitor tasks fell by more than max_monitor_loss of the best so far, and by two standard errors
 
 A checkpoint is good where no rule was past half of its limit; on a stop the newest good one is put back (training/guard.py). The
-rates of valid and of state-changing calls, entropy and length are compared with the run's first step: they warn and stop nothing.
+rates of valid and of state-changing calls, entropy and length are compared with the run's first step: they warn and stop nothing. So does
+a step in which the rewards of every group are alike, once, when it begins: the policy channel has nothing to learn from it.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ _REASONS = {
 _FIXES: dict[Channel, str] = {
     "policy": "rewards within every group are alike: look at them, raise rollouts.extra_groups, or set train.policy.weight = 0",
     "lm_ce": "look at an example's mask with `recompose show example`, or set train.lm_ce.weight = 0",
-    "hint": "look at `recompose sites` and `recompose hints`: does any view reach training? Or set train.hint.weight = 0",
+    "hint": "look at `recompose sites` and `recompose hints`: does any view reach training? With train.fork: does this student make the"
+    " mistakes of these logs at all (fork/same in metrics.jsonl)? Or set train.hint.weight = 0",
     "preference": "give pairs with build.pairs, or set train.preference.weight = 0",
 }
 
@@ -106,6 +109,7 @@ UNRESOLVABLE_STEPS = 2
 MONITOR_ERRORS = 2.0
 """By so many standard errors success must have fallen: less is chance."""
 _HALF = 0.5
+_SPREAD = "rollouts/advantage_spread"
 _BANDS: dict[str, tuple[float, float]] = {
     "rollouts/valid_calls": (0.8, 9.9),
     "rollouts/changing_calls": (0.5, 3.0),
@@ -144,6 +148,9 @@ class PolicyHealth:
     settings: HealthSettings
     bad_steps: int = 0
     unresolvable: float = 0.0
+    lost_steps: int = 0
+    lost: float = 0.0
+    flat_steps: int = 0
     drift: float = 0.0
     best_success: tuple[float, ...] = ()
     success: tuple[float, ...] = ()
@@ -155,7 +162,13 @@ class PolicyHealth:
         self.unresolvable = facts.get("rollouts/unresolvable", 0.0)
         limit = self.settings.max_unresolvable
         self.bad_steps = self.bad_steps + 1 if self.unresolvable >= limit < 1.0 else 0
+        self.lost = facts.get("rollouts/lost", 0.0)
+        self.lost_steps = self.lost_steps + 1 if self.lost > self.settings.max_lost else 0
+        self.flat_steps = self.flat_steps + 1 if facts.get(_SPREAD) == 0 else 0
         warnings: list[dict[str, Any]] = []
+        if self.flat_steps == 1:
+            warnings.append({"measure": _SPREAD, "value": 0.0, "start": self.start.get(_SPREAD, 0.0)})
+        self.start.setdefault(_SPREAD, facts.get(_SPREAD, 0.0))
         for name, (low, high) in _BANDS.items():
             if name not in facts:
                 continue
@@ -184,6 +197,9 @@ class PolicyHealth:
         if self.bad_steps >= UNRESOLVABLE_STEPS:
             words = f"{self.unresolvable:.0%} of the calls could not be resolved, {self.bad_steps} steps in a row"
             return Breach(rule="unresolvable", value=self.unresolvable, limit=limits.max_unresolvable, words=words)
+        if self.lost_steps >= UNRESOLVABLE_STEPS:
+            words = f"the environment failed or hung in {self.lost:.0%} of the rollouts, {self.lost_steps} steps in a row"
+            return Breach(rule="environment", value=self.lost, limit=limits.max_lost, words=words)
         if self._lost(limits.max_monitor_loss, errors=MONITOR_ERRORS):
             words = f"success on {len(self.success)} monitor tasks fell from {fmean(self.best_success):.3f} to {fmean(self.success):.3f}"
             return Breach(rule="monitor", value=self._loss(), limit=limits.max_monitor_loss, words=words)
@@ -214,6 +230,9 @@ class PolicyHealth:
         return {
             "bad_steps": self.bad_steps,
             "unresolvable": self.unresolvable,
+            "lost_steps": self.lost_steps,
+            "lost": self.lost,
+            "flat_steps": self.flat_steps,
             "drift": self.drift,
             "best_success": list(self.best_success),
             "success": list(self.success),
@@ -224,5 +243,6 @@ class PolicyHealth:
     def restore(self, state: Mapping[str, Any]) -> None:
         """From the checkpoint."""
         self.bad_steps, self.unresolvable, self.drift = state["bad_steps"], state["unresolvable"], state["drift"]
+        self.lost_steps, self.lost, self.flat_steps = state["lost_steps"], state["lost"], state["flat_steps"]
         self.best_success, self.success = tuple(state["best_success"]), tuple(state["success"])
         self.start, self.outside = dict(state["start"]), set(state["outside"])

@@ -11,10 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from composer_replication.core.codec import write_sessions
-from composer_replication.core.jsonl import write_json
+from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.rundir import RunDir
 from composer_replication.core.trace import Session
+from composer_replication.rollouts.fork import Fork, fork_to_json
 
+FORKS = "forks"
+"""Folder of the run that holds what the student wrote at imported sites (train.fork), one file a step, one line a message."""
 Listener = Callable[[dict[str, Any]], None]
 
 
@@ -66,6 +69,11 @@ class Journal:
         """Per-token log-probs of the watched sites after `step` steps."""
         if self.main:
             write_json(self.run.tokens(step), {"step": step, "sites": table})
+
+    def forks(self, step: int, forks: Iterable[Fork]) -> None:
+        """What the student wrote at imported sites before one step, and what the static check says of it."""
+        if self.main:
+            write_lines(self.run.path / FORKS / f"step_{step:06d}.jsonl", map(fork_to_json, forks))
 
     def samples(self, step: int, sessions: Iterable[Session]) -> None:
         """A few episodes of the policy after `step` steps."""

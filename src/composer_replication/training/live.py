@@ -14,7 +14,7 @@ An episode that ended for want of room, or in malformed calls, is scored like an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -27,18 +27,24 @@ from composer_replication.core.site import Hint, Site
 from composer_replication.core.trace import Session
 from composer_replication.data.hints.write import write_hints
 from composer_replication.data.sites.find import find_sites
+from composer_replication.rollouts.behaviours import check_behaviours
 from composer_replication.rollouts.episode import Rollout
-from composer_replication.rollouts.groups import Group, Groups, advantages, sample_groups
+from composer_replication.rollouts.groups import Group, Groups, advantages, fresh, sample_groups, scaled_advantages
 from composer_replication.rollouts.meter import Meter
-from composer_replication.rollouts.sampler import Sampling, sample_rollouts
+from composer_replication.rollouts.sampler import sample_rollouts
+from composer_replication.rollouts.sampling import Limits, Sampling
 from composer_replication.tokens.dataset import build_examples
 from composer_replication.tokens.example import Action, HintView, TrainingExample
 from composer_replication.tokens.renderer import Renderer
+from composer_replication.training.objectives import SCALED
 from composer_replication.training.placebo import null_hints, null_rewards
+from composer_replication.training.rewards import scores
 from composer_replication.training.vitals import rollout_facts
 from composer_replication.training.world import World
 
 AUTHOR = "student"
+MeasureKL = Callable[[Sequence[Rollout]], Mapping[str, float]]
+"""The KL of each rollout to the start by session id: training/guard.py has the start's weights."""
 _WHOLE = BuildSettings(max_tokens=1_000_000_000)  # an episode is one window: what does not fit into a forward is counted here
 
 
@@ -55,11 +61,12 @@ class LiveStep:
     facts: Mapping[str, float]
     sites: tuple[Site, ...] = ()
     hints: tuple[Hint, ...] = ()
+    num_stale: int = 0
 
     @property
     def num_rollouts(self) -> int:
-        """By this Dr.GRPO divides: a flat group's rollouts add zero to the sum and one each to the count."""
-        return len(self.rollouts)
+        """By this Dr.GRPO divides: a flat group's rollouts add zero to the sum and one each to the count, stale ones neither."""
+        return len(self.rollouts) - self.num_stale
 
     @property
     def sessions(self) -> tuple[Session, ...]:
@@ -92,6 +99,7 @@ class Live:
     meter: Meter = field(default_factory=Meter)
 
     def __post_init__(self) -> None:
+        check_behaviours(self.config.train.policy.behaviours)
         longest, room = self.config.rollouts.max_context_tokens, self.config.train.micro_tokens
         if longest > room:
             raise ConfigError(
@@ -100,27 +108,40 @@ class Live:
                 fix=f"set train.micro_tokens = {longest} or more",
             )
 
-    def step(self, model: Any, *, step: int) -> LiveStep:
-        """Play the step's tasks with these weights and make its examples."""
+    def step(self, model: Any, *, step: int, kl: MeasureKL | None = None) -> LiveStep:
+        """Play the step's tasks with these weights and make its examples; `kl` measures rollouts where it is part of the reward."""
         settings, train = self.config.rollouts, self.config.train
-        groups = sample_groups(
+        sampled = sample_groups(
             self.world.train(self._seed(f"tasks:{step}")),
             num_groups=settings.groups,
             size=settings.group_size,
             max_extra=settings.extra_groups,
-            sample=partial(sample_rollouts, model, renderer=self.renderer, settings=self.sampling(), author=self.author, meter=self.meter),
+            sample=partial(
+                sample_rollouts, model, renderer=self.renderer, settings=self.sampling(), author=self.author, version=step, meter=self.meter
+            ),
             label=f"step-{step}:",
         )
-        advantage = group_advantages(groups, how=train.placebo, seed=self._seed(f"rewards:{step}"))
+        groups = fresh(sampled, now=step, max_staleness=settings.max_staleness)
+        num_stale = len(sampled.rollouts) - len(groups.rollouts)
+        measured = kl(groups.rollouts) if kl is not None and train.policy.kl else None
+        worth = scores(groups.rollouts, train.policy, count=self.renderer.codec.count, kl=measured)
+        advantage = group_advantages(
+            groups,
+            how=train.placebo,
+            seed=self._seed(f"rewards:{step}"),
+            worth=worth,
+            scaled=train.policy.objective in SCALED,
+        )
         hinted = self._hinted(groups.rollouts, step=step)
         weighted = advantage if train.policy.weight else {}
         examples = [example_of(r, advantage=weighted.get(r.session.id), views=hinted.views.get(r.session.id, ())) for r in groups.rollouts]
         return LiveStep(
             examples=tuple(e for e in examples if e.actions or e.hints),
-            rollouts=groups.rollouts,
-            facts={**rollout_facts(groups, advantage), **hinted.facts},
+            rollouts=sampled.rollouts,
+            facts={**rollout_facts(sampled, advantage), **_worth_facts(worth, measured), "rollouts/stale": num_stale, **hinted.facts},
             sites=hinted.sites,
             hints=hinted.hints,
+            num_stale=num_stale,
         )
 
     def monitor(self, model: Any) -> tuple[float, ...]:
@@ -139,6 +160,14 @@ class Live:
             max_context_tokens=s.max_context_tokens,
             batch_episodes=s.batch_episodes,
             seed=self._seed("rollouts"),
+            limits=Limits(
+                tool_timeout_s=s.tool_timeout_s,
+                tool_threads=s.tool_threads,
+                max_result_chars=s.max_result_chars,
+                max_calls=s.max_calls,
+                max_turns=s.max_turns,
+                max_sampled_tokens=s.max_sampled_tokens,
+            ),
         )
 
     def _seed(self, stage: str) -> int:
@@ -205,18 +234,28 @@ class Live:
         return view.span[1] + len(view.hint_ids) <= self.config.train.micro_tokens
 
 
-def group_advantages(groups: Groups, *, how: Sequence[str], seed: int) -> dict[str, float]:
+def group_advantages(
+    groups: Groups, *, how: Sequence[str], seed: int, worth: Mapping[str, float] | None = None, scaled: bool = False
+) -> dict[str, float]:
     """The advantage of each rollout by session id; rollouts of flat groups have none.
 
-    With a placebo the rewards of the step are nulled first, and which groups are flat is decided by what they are then.
+    `worth` are the scores of training/rewards.py; None = the rewards. `scaled` divides by the group's standard deviation.
+    With a placebo the scores of the step are nulled first, and which groups are flat is decided by what they are then.
     """
     found: dict[str, float] = {}
     members: Sequence[Group] = (*groups.groups, *groups.flat)
-    nulled = null_rewards([group.rewards for group in members], how=how, seed=seed)
+    given = [group.rewards if worth is None else tuple(worth[r.session.id] for r in group.rollouts) for group in members]
+    nulled = null_rewards(given, how=how, seed=seed)
     for group, own in zip(members, nulled, strict=True):
         if min(own) != max(own):
-            found |= {r.session.id: a for r, a in zip(group.rollouts, advantages(own), strict=True)}
+            among = scaled_advantages(own) if scaled else advantages(own)
+            found |= {r.session.id: a for r, a in zip(group.rollouts, among, strict=True)}
     return found
+
+
+def _worth_facts(worth: Mapping[str, float], kl: Mapping[str, float] | None) -> dict[str, float]:
+    facts = {"rollouts/score": sum(worth.values()) / max(1, len(worth))}
+    return facts if kl is None else facts | {"rollouts/kl_start": sum(kl.values()) / max(1, len(kl))}
 
 
 def example_of(rollout: Rollout, *, advantage: float | None, views: Sequence[HintView]) -> TrainingExample:

@@ -1,7 +1,8 @@
 """The reference trainer: which examples and pairs each step gets, what is written down, when it stops. training/step.py is the step.
 
-A step is fed by up to three producers: live rollouts of the policy (training/live.py), imported examples and anchors, and imported pairs
-(training/sampler.py). With live rollouts, imported examples beside anchors are drawn only where lm_ce has a weight.
+A step is fed by up to four producers: live rollouts of the policy (training/live.py), its own turns at the sites of imported logs
+(training/forked.py), imported examples and anchors, and imported pairs (training/sampler.py). With live rollouts, imported examples
+beside anchors are drawn only where lm_ce has a weight.
 The same rollouts, examples and pairs are drawn on every rank. Random numbers are seeded from (seed, step, rank), so a resumed run
 repeats the killed one bit by bit on the same CPU.
 """
@@ -25,6 +26,7 @@ from composer_replication.losses.total import RunningMean
 from composer_replication.models.load import Student
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.training.checkpoint import check_resume, load_extra, load_tensors, read_state, save_checkpoint, training_settings
+from composer_replication.training.forked import Forked, TrainSpot, without_views
 from composer_replication.training.guard import Guard
 from composer_replication.training.identity import data_sha256, weights_sha256
 from composer_replication.training.journal import Journal, Listener
@@ -61,6 +63,7 @@ def train(
     pairs: Sequence[PreferencePair] = (),
     run: RunDir,
     live: Live | None = None,
+    forked: Forked | None = None,
     resume: bool = False,
     accept_changes: bool = False,
     on_step: Listener | None = None,
@@ -73,7 +76,7 @@ def train(
     weights are put back first), DataError where there is nothing to train on, ConfigError where an item does not fit into one forward.
     """
     settings, imported = config.train, live is None or config.train.lm_ce.weight > 0
-    _check_sources(config, examples=examples, pairs=pairs, live=live)
+    _check_sources(config, examples=examples, pairs=pairs, live=live, forked=forked)
     check_plan(settings, examples=examples, pairs=pairs, imported=imported)
     if not resume and run.metrics():
         raise DataError("this run has taken steps already", where=str(run.path), fix="resume it, or start a new run")
@@ -81,7 +84,9 @@ def train(
     trainer = make_trainer(config, student=student, accelerator=accelerator)
     if trainer.why_rows:
         check_plan(settings, examples=examples, pairs=pairs, imported=imported, layout="rows")
-    sampler = _sampler(config, *null_data(examples, pairs, settings=settings, seed=config.seed, imported=imported), imported=imported)
+    data = null_data(examples, pairs, settings=settings, seed=config.seed, imported=imported)
+    spots = forked.spots(data[0]) if forked is not None else ()
+    sampler = _sampler(config, without_views(data[0]) if forked is not None else data[0], data[1], imported=imported)
     identity = {"data_sha256": data_sha256(examples, pairs), "start_sha256": weights_sha256(student.model)}
     journal = Journal(run=run, main=accelerator.is_main_process, on_step=on_step, on_event=on_event)
     guard = Guard.of(trainer, live=live, journal=journal) if live is not None else None
@@ -91,7 +96,7 @@ def train(
         journal.event("start", step=first, **counted, **_layout(trainer, examples, pairs))
         if guard is not None and first == 0:
             _checkpoint(trainer, journal, 0, identity, guard)
-        sites = [] if not settings.hint.weight else watched(sampler.examples) if live is None else kept_watched(run) if first else []
+        sites = [] if not settings.hint.weight else watched(data[0]) if live is None else kept_watched(run) if first else []
         line: dict[str, Any] = (run.metrics() or [{}])[-1] if first else {}
         for step in range(first, settings.steps):
             drawn, drawn_pairs = sampler.step(step)
@@ -103,6 +108,9 @@ def train(
                 rollouts = {"num_rollouts": made.num_rollouts, "hint_sites": config.rollouts.hint_sites}
                 if settings.hint.weight and not sites and (sites := watched([replace(e, actions=()) for e in made.examples])):
                     _start_watching(trainer, journal, sites, made=made, step=step)
+            if forked is not None:
+                drawn = [*_fork(forked, trainer, journal, spots, step=step), *drawn]
+                rollouts["hint_sites"] = rollouts.get("hint_sites", 0) + forked.num_samples(spots)
             if step == 0 and sites and live is None:
                 journal.tokens(0, _watch(trainer, sites))
             line = train_step(trainer, drawn, drawn_pairs, step=step, journal=journal, **rollouts)
@@ -117,8 +125,15 @@ def train(
     return TrainResult(run=run, steps=settings.steps, statuses=statuses, metrics=line, checkpoint=kept[-1][1] if kept else None)
 
 
-def _check_sources(config: Config, *, examples: Sequence[TrainingExample], pairs: Sequence[Any], live: Live | None) -> None:
+def _check_sources(
+    config: Config, *, examples: Sequence[TrainingExample], pairs: Sequence[Any], live: Live | None, forked: Forked | None = None
+) -> None:
     """Raise where there is nothing to train on, or a channel is weighted that only live rollouts could feed."""
+    if config.train.fork != (forked is not None):
+        raise ConfigError("train.fork and its producer must be given together", where="train.fork", fix="give `forked`, or set it to false")
+    if config.train.fork and not config.train.hint.weight:
+        what, fix = "forks feed the hint channel, whose weight is 0", "set train.hint.weight, or train.fork = false"
+        raise ConfigError(what, where="train.fork", fix=fix)
     if not examples and not pairs and live is None:
         raise DataError("no examples and no pairs: nothing to train on", fix="run `recompose build` and look at what it counts")
     if config.train.policy.weight and live is None and not any(e.actions for e in examples):
@@ -152,12 +167,20 @@ def _sampler(config: Config, examples: Sequence[TrainingExample], pairs: Sequenc
 def _play(guard: Guard, *, step: int) -> LiveStep:
     """The step's rollouts by the weights as they are, looked at before anything is trained on them."""
     settings, rollouts, journal = guard.trainer.settings, guard.trainer.config.rollouts, guard.journal
-    made = guard.live.step(guard.trainer.student.model, step=step)
+    made = guard.live.step(guard.trainer.student.model, step=step, kl=guard.start_kl)
     if step % settings.checkpoint_every == 0 or step + 1 == settings.steps:
         journal.samples(step, few(made, group_size=rollouts.group_size, count=NUM_SAMPLES))
     journal.note(made.facts)
     journal.note(guard.look(made, step=step))
     return made
+
+
+def _fork(forked: Forked, trainer: Trainer, journal: Journal, spots: Sequence[TrainSpot], *, step: int) -> tuple[TrainingExample, ...]:
+    """What the weights as they are write at imported sites; the examples of what they got wrong."""
+    made = forked.step(trainer.student.model, spots, step=step)
+    journal.note(made.facts)
+    journal.forks(step, made.forks)
+    return made.examples
 
 
 def _start_watching(trainer: Trainer, journal: Journal, sites: list[TrainingExample], *, made: LiveStep, step: int) -> None:

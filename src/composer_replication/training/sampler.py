@@ -71,17 +71,25 @@ class Sampler:
         return max(1, round(size * len(self.pairs) / num_examples)) if num_examples else self.batch_examples
 
     def _draw(self, items: Sequence[Item], stratum: str, step: int, per_step: int) -> list[Item]:
-        """The step's entries of the endless list of shuffled passes."""
-        drawn: list[Item] = []
-        start, end = per_step * step, per_step * (step + 1)
-        while items and start < end:
-            epoch, offset = divmod(start, len(items))
-            order = list(range(len(items)))
-            random.Random(stage_seed(self.seed, f"{stratum}:{epoch}")).shuffle(order)
-            taken = order[offset : offset + end - start]
-            drawn += [items[i] for i in taken]
-            start += len(taken)
-        return drawn
+        return drawn(items, stratum=stratum, step=step, per_step=per_step, seed=self.seed)
+
+
+def drawn(items: Sequence[Item], *, stratum: str, step: int, per_step: int, seed: int) -> list[Item]:
+    """The step's entries of the endless list of shuffled passes.
+
+    >>> sorted(drawn("abcd", stratum="x", step=0, per_step=2, seed=1) + drawn("abcd", stratum="x", step=1, per_step=2, seed=1))
+    ['a', 'b', 'c', 'd']
+    """
+    found: list[Item] = []
+    start, end = per_step * step, per_step * (step + 1)
+    while items and start < end:
+        epoch, offset = divmod(start, len(items))
+        order = list(range(len(items)))
+        random.Random(stage_seed(seed, f"{stratum}:{epoch}")).shuffle(order)
+        taken = order[offset : offset + end - start]
+        found += [items[i] for i in taken]
+        start += len(taken)
+    return found
 
 
 def strata(examples: Sequence[TrainingExample]) -> tuple[list[TrainingExample], list[TrainingExample]]:

@@ -11,11 +11,11 @@ import torch
 from composer_replication.data.sites.detectors import tool_error
 from composer_replication.losses.divergence import kl_student_teacher
 from composer_replication.models.forward import predictors, project
-from composer_replication.rollouts.episode import Rollout
+from composer_replication.rollouts.episode import LOST, Rollout
 from composer_replication.rollouts.groups import Groups
 from composer_replication.tokens.batch import collate, micro_batches
-from composer_replication.tokens.example import TrainingExample
 from composer_replication.training.reference import Reference
+from composer_replication.training.rewards import sampled_spans
 
 UNRESOLVABLE = frozenset({"malformed_call", "file_missing", "edit_no_match", "edit_multi_match"})
 """Kinds of mistakes (data/sites) of a call that could not be read or names what is not there: the unresolvable ones."""
@@ -43,6 +43,10 @@ def rollout_facts(groups: Groups, advantage: Mapping[str, float]) -> dict[str, f
         "rollouts/all_failed_groups": float(groups.num_all_failed),
         "rollouts/extra_groups": float(groups.num_extra),
         "rollouts/out_of_room": _mean([r.ended == "max_context" for r in rollouts]),
+        "rollouts/cut_off": _mean([r.ended == "cut_off" for r in rollouts]),
+        "rollouts/lost": _mean([r.ended in LOST for r in rollouts]),
+        "rollouts/refused_calls": float(sum(r.num_refused for r in rollouts)),
+        "rollouts/advantage_spread": max(advantage.values(), default=0.0) - min(advantage.values(), default=0.0),
     }
     return facts | behaviour(rollouts)
 
@@ -82,9 +86,10 @@ def drift(
 ) -> Drift:
     """KL(student || start) and entropy of the student at every sampled token of `episodes` rollouts, taken evenly from all."""
     chosen = rollouts[:: max(1, len(rollouts) // episodes)][:episodes]
+    examples = [e for r in chosen if (e := sampled_spans(r)).trained]
     kl = entropy = 0.0
     tokens = 0
-    for part, _ in micro_batches([_sampled_spans(r) for r in chosen], micro_tokens=max_tokens):
+    for part, _ in micro_batches(examples, micro_tokens=max_tokens):
         batch = collate(part, pad_id=pad_id).to(device)
         places = {"row_N": batch.lm.row_N, "position_N": batch.lm.position_N, "max_tokens": max_tokens}
         hidden = []
@@ -102,12 +107,6 @@ def drift(
                 entropy -= float((logp_NV.exp() * logp_NV).sum(-1).double().sum())
         tokens += len(batch.lm)
     return Drift(kl=kl / max(1, tokens), entropy=entropy / max(1, tokens), tokens=tokens)
-
-
-def _sampled_spans(rollout: Rollout) -> TrainingExample:
-    sampled = [(turn.context_tokens, len(turn.sampled.ids)) for turn in rollout.session.turns if turn.sampled]
-    name = rollout.session.id
-    return TrainingExample(id=name, session_id=name, ids=rollout.ids, trained=tuple((a, a + n) for a, n in sampled), origin="student")
 
 
 def _mean(values: Sequence[float]) -> float:

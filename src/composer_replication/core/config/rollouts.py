@@ -30,6 +30,20 @@ class RolloutSettings(Settings):
     """Longest episode."""
     batch_episodes: int = Field(default=48, gt=0)
     """Episodes that are sampled together; speed and memory only."""
+    max_staleness: int = Field(default=1, ge=0)
+    """A rollout of weights that are more steps old than this is not trained on; it is counted."""
+    max_turns: int = Field(default=0, ge=0)
+    """Most messages of an episode, beside the environment's own bound; 0 = only that."""
+    max_sampled_tokens: int = Field(default=0, ge=0)
+    """Most tokens that the student may write in an episode; 0 = no bound but the context's."""
+    max_calls: int = Field(default=64, gt=0)
+    """Most calls of one message; those beyond are not carried out and answered with an error."""
+    max_result_chars: int = Field(default=100_000, gt=0)
+    """Longest result of a tool; a longer one is cut and says so."""
+    tool_timeout_s: float = Field(default=120.0, gt=0.0)
+    """Seconds an environment may take for one answer before its episode is lost; the workshop has time-outs of its own."""
+    tool_threads: int = Field(default=16, gt=0)
+    """Environments that answer at the same time, where they allow it."""
 
 
 class ReplaySettings(Settings):
@@ -57,3 +71,7 @@ class EvaluateSettings(Settings):
     """Bootstrap samples of an interval."""
     workers: int = Field(default=1, gt=0)
     """Students that are played at the same time, each in a process of its own; the numbers do not depend on it."""
+    log_samples: int = Field(default=4, gt=0)
+    """With --logs: messages that each student writes at every held-out site."""
+    log_max_new_tokens: int = Field(default=256, gt=0)
+    """With --logs: longest message; one that is cut off is undecided."""

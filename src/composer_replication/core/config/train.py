@@ -22,12 +22,46 @@ class BuildSettings(Settings):
     """A file of preferences (JSON lines); "" = what replay wrote, if it was run. With a file of your own there are no anchors."""
 
 
-class PolicySettings(Settings):
-    """The policy channel on live rollouts: Dr.GRPO on the rewards of a group (see [rollouts])."""
+class LengthSettings(Settings):
+    """The length penalty on a rollout's reward: weight * ((1 + k x)^(1 - q) - 1) / (k (1 - q)), x the weighted effort."""
 
     weight: float = Field(default=0.0, ge=0.0)
-    clip: float = Field(default=0.2, gt=0.0)
-    """How far the ratio of policy to sampler may leave 1 before a token gets no more gradient."""
+    """0 = no penalty."""
+    k: float = Field(default=0.01, gt=0.0)
+    """How soon the scale bends: at x = 1 / k it has begun to."""
+    q: float = Field(default=0.5, ge=0.0)
+    """How much it bends: 0 is a straight line, 1 a logarithm, above 1 the penalty has a ceiling."""
+    thinking: float = Field(default=1.0, ge=0.0)
+    """What a token of thinking counts in x."""
+    calling: float = Field(default=1.0, ge=0.0)
+    """What a token of a tool call counts."""
+    output: float = Field(default=0.0, ge=0.0)
+    """What a token of a tool's result counts."""
+    message: float = Field(default=1.0, ge=0.0)
+    """What a token of a message's text counts."""
+    call: float = Field(default=0.0, ge=0.0)
+    """What a tool call counts."""
+    turn: float = Field(default=0.0, ge=0.0)
+    """What a message counts."""
+
+
+class PolicySettings(Settings):
+    """The policy channel on live rollouts: reinforcement on the rewards of a group (see [rollouts])."""
+
+    weight: float = Field(default=0.0, ge=0.0)
+    objective: Literal["dr_grpo", "grpo", "dapo", "gspo", "cispo"] = "dr_grpo"
+    """Surrogate, reduction and advantage by their published name; training/objectives.py has the table."""
+    clip: float = Field(default=0.0, ge=0.0)
+    """How far the ratio of policy to sampler may leave 1 before a token gets no more gradient; 0 = as published (dr_grpo: 0.2)."""
+    clip_high: float = Field(default=0.0, ge=0.0)
+    """How far it may rise above 1, where that is another bound; 0 = as published, or `clip` where that is set. cispo: weight - 1."""
+    importance_cap: float = Field(default=0.0, ge=0.0)
+    """Truncated importance sampling: each token weighs min(policy / sampler, cap), in place of the ratio in the surrogate; 0 = off."""
+    kl: float = Field(default=0.0, ge=0.0)
+    """k1 KL in the reward: so much times sum(log p - log p_start) over a rollout's sampled tokens is taken off its reward."""
+    length: LengthSettings = LengthSettings()
+    behaviours: dict[str, float] = Field(default_factory=dict)
+    """Weights of behaviour rewards by name (rollouts/behaviours.py): invalid_calls, unfinished_todos, repeated_calls, one_tool_only."""
 
 
 class LmSettings(Settings):
@@ -75,6 +109,8 @@ class HealthSettings(Settings):
     """Stop after two steps in a row in which this share of calls was malformed or named a file or text that is not there; 1 = never."""
     kl_episodes: int = Field(default=24, gt=0)
     """Episodes of a step on which KL and entropy are measured."""
+    max_lost: float = Field(default=0.5, gt=0.0, le=1.0)
+    """Stop after two steps in a row in which the environment failed or hung in more than this share of the rollouts."""
     monitor_tasks: int = Field(default=48, ge=0)
     """Tasks of the monitor split that are played every `monitor_every` steps; 0 = never."""
     monitor_every: int = Field(default=10, gt=0)
@@ -84,8 +120,10 @@ class HealthSettings(Settings):
 
 
 class TrainSettings(Settings):
-    """The reference trainer."""
+    """The trainer."""
 
+    backend: Literal["reference", "trl"] = "reference"
+    """Who takes the steps: training/loop.py, or TRL's GRPOTrainer (extra `trl`; with rollouts.env). Short: --backend trl."""
     steps: int = Field(default=20, gt=0)
     batch_examples: int = Field(default=8, gt=0)
     """Examples per optimiser step, over all ranks; pairs come on top in the same proportion. 1 cannot feed both channels."""
@@ -105,6 +143,13 @@ class TrainSettings(Settings):
     preference: PreferenceSettings = PreferenceSettings()
     placebo: tuple[Literal["shuffled_hints", "neutral_hints", "permuted_rewards", "random_rewards", "swapped_pairs"], ...] = ()
     """Controls: signals that are nulled while steps and tokens stay as they are."""
+    fork: bool = False
+    """On-policy from logs: at imported sites the student writes the message itself, and only its own failures reach the hint channel,
+    in place of what the log's model wrote. How it samples: rollouts.temperature, max_new_tokens, batch_episodes."""
+    fork_sites: int = Field(default=16, gt=0)
+    """Sites per step, drawn in shuffled passes; with fewer failures than one a site the hint channel weighs less in proportion."""
+    fork_samples: int = Field(default=1, gt=0)
+    """Messages that the student writes at each site."""
     health: HealthSettings = HealthSettings()
     starved_steps: int = Field(default=10, gt=0)
     """Stop with exit code 3 after so many steps in a row in which a weighted channel was starved or dead."""

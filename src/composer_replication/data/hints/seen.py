@@ -47,10 +47,10 @@ def known_paths_near(context: SiteContext, *, limit: int = MAX_PATHS) -> list[st
     wrong = wrong_path(context)
     if not wrong:
         return []
-    wrong_full = _absolute(wrong.rstrip("/"), context.session.cwd)
+    wrong_full = absolute(wrong.rstrip("/"), context.session.cwd)
     scored: dict[str, tuple[float, str]] = {}
     for path in _with_folders(seen_paths(context), name=posixpath.basename(wrong_full)):
-        full = _absolute(path.rstrip("/"), context.session.cwd)
+        full = absolute(path.rstrip("/"), context.session.cwd)
         score = _nearness(wrong_full, full)
         if score > 0 and full != wrong_full and (full not in scored or len(path) < len(scored[full][1])):
             scored[full] = (score, path)
@@ -152,7 +152,12 @@ def _lines(text: str, pattern: re.Pattern[str]) -> Iterator[str]:
             yield match.group(1)
 
 
-def _absolute(path: str, cwd: str) -> str:
+def absolute(path: str, cwd: str) -> str:
+    """A path without `.` and `..`, below `cwd` where it is relative and a folder is known.
+
+    >>> absolute("./src/../a.py", "/app")
+    '/app/a.py'
+    """
     return posixpath.normpath(posixpath.join(cwd, path)) if cwd and not path.startswith(("/", "~")) else posixpath.normpath(path)
 
 

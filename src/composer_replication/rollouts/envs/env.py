@@ -6,16 +6,23 @@
     env.reward()                              # 0.0 ... 1.0 once `done`
     env.close()
 
-The messages are Turns, so an episode is a Session like an imported log.
+The messages are Turns, so an episode is a Session like an imported log. An environment that raises, hangs or answers nonsense loses its
+own episode (rollouts/episode.py). It may say in which thread its methods run, by an attribute `runs_in`:
+
+    "any_thread"    at the same time as other environments of the batch; with a time-out
+    "one_thread"    one after the other, in a thread that all such environments share; with a time-out. This is taken where nothing is said
+    "caller"        one after the other in the sampler's own thread; without a time-out, so only where every method surely returns
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from composer_replication.core.trace import ToolSpec, Turn
+
+RunsIn = Literal["any_thread", "one_thread", "caller"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,3 +66,8 @@ class Env(Protocol):
     def close(self) -> None:
         """Free what the episode holds; safe to call twice."""
         ...
+
+
+def runs_in(env: Env) -> RunsIn:
+    """What an environment says of itself, else "one_thread"."""
+    return getattr(env, "runs_in", "one_thread")

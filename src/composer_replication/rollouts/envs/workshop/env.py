@@ -19,7 +19,7 @@ from typing import Protocol
 
 from composer_replication.core.errors import SessionError
 from composer_replication.core.trace import ENVIRONMENT, HARNESS, HUMAN, Opaque, Text, ToolCall, ToolResult, Turn
-from composer_replication.rollouts.envs.env import Opening, Reply
+from composer_replication.rollouts.envs.env import Opening, Reply, RunsIn
 from composer_replication.rollouts.envs.workshop.sandbox import SandboxRun
 from composer_replication.rollouts.envs.workshop.tasks import Check, Task
 from composer_replication.rollouts.envs.workshop.vocabulary import LISTER, TESTER
@@ -85,6 +85,9 @@ class WorkshopEnv:
 
     The budget counts messages and calls alike: a message with two calls costs two.
     """
+
+    # The sandbox has time-outs of its own and runs one thing at a time: threads would only wait for one another.
+    runs_in: RunsIn = "caller"
 
     def __init__(self, task: Task, *, sandbox: RunsTests, slack: int = 0) -> None:
         self.task, self.sandbox = task, sandbox

@@ -1,0 +1,107 @@
+"""`recompose evaluate --logs`: at held-out sites of one's own logs each student writes its own turn -> evaluation_logs.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from composer_replication.cli.evaluate_logs_text import say_plan, show_rows
+from composer_replication.cli.job import Job
+from composer_replication.core.codec import read_sessions, read_sites
+from composer_replication.core.config.data import HeldOutSettings
+from composer_replication.core.errors import DataError
+from composer_replication.core.jsonl import write_json, write_lines
+from composer_replication.core.rundir import RunDir, sha256_of
+from composer_replication.tokens.artefact import EXAMPLES, load_dataset
+
+if TYPE_CHECKING:
+    from composer_replication.evaluation.logs import HeldOut
+    from composer_replication.evaluation.players import Player
+
+EVALUATION_LOGS = "evaluation_logs.json"
+"""File of the run that holds the rows, beside evaluation.json."""
+NOT_PROVEN = "The examples that the run was trained on are no longer here: that it never saw these sessions rests on its settings alone."
+
+
+def show_log_plan(job: Job) -> int:
+    """Before any training: how many held-out sites there are, and the smallest change that they can show."""
+    held = held_sites(job, job.config.held_out)
+    plan = say_plan(job, held)
+    if not held.sites:
+        job.screen.line(f" fix      {_remedy(job)}", style="yellow")
+    return job.finish({"plan": plan}, wrote=[], next_command=job.command("train"))
+
+
+def evaluate_on_logs(job: Job, folder: RunDir, players: Sequence[Player], *, notes: Sequence[str], seed: int) -> int:
+    """Let every player write at the held-out sites; `players` begin with before and after."""
+    from composer_replication.evaluation.logs import restore_spots
+
+    after = players[1]
+    settings = after.config.held_out
+    for player in players:
+        if player.config.held_out != settings:
+            raise DataError("that run was trained with other held_out settings", where=player.name, fix="train it on the same examples")
+    held = held_sites(job, settings)
+    plan = say_plan(job, held)
+    if not held.sites:
+        raise DataError("no held-out site to evaluate at", where=str(job.sites), fix=_remedy(job))
+    notes = [*notes, *_check_training(job, folder, held)]
+    wrote = [folder.path / EVALUATION_LOGS, *(folder.path / "evaluation_logs" / f"{player.name}.jsonl" for player in players)]
+    if job.dry_run:
+        return job.finish({"plan": plan, "rows": [player.name for player in players], "notes": notes}, wrote=wrote)
+    from composer_replication.evaluation.logs import play_logs
+    from composer_replication.evaluation.logs_table import logs_table
+    from composer_replication.evaluation.players import different, load_player
+    from composer_replication.rollouts.fork import fork_to_json
+
+    how = job.config.evaluate
+    spots, lost = restore_spots(held, renderer=load_player(after)[1], max_tokens=after.config.build.max_tokens, room=how.log_max_new_tokens)
+    if not spots:
+        raise DataError(
+            f"no context of a held-out site fits: {lost}", where="build.max_tokens", fix="raise it, or lower evaluate.log_max_new_tokens"
+        )
+    notes += [f"{count} held-out sites left out: {reason}." for reason, count in lost.items()]
+    one = partial(play_logs, spots=spots, settings=how, batch=after.config.rollouts.batch_episodes, seed=seed)
+    shown = different(
+        one, players, workers=how.workers, on_played=lambda s: job.screen.detail(f" wrote    {s.name}: {len(s.forks)} messages")
+    )
+    table = logs_table({row.name: row.forks for row in shown}, held=held, settings=how, seed=seed, notes=notes)
+    table["steps"] = {player.name: player.steps for player in players}
+    table["weights_sha256"] = {row.name: row.weights_sha256 for row in shown}
+    for path, row in zip(wrote[1:], shown, strict=True):
+        write_lines(path, map(fork_to_json, row.forks))
+    write_json(folder.path / EVALUATION_LOGS, table)
+    show_rows(job, table)
+    return job.finish(table, wrote=wrote[:1], next_command=f"{job.command('report')} {folder.path.name}")
+
+
+def held_sites(job: Job, settings: HeldOutSettings) -> HeldOut:
+    """The held-out mistakes of the work folder's sessions."""
+    from composer_replication.evaluation.logs import held_out_sites
+
+    job.need_file(job.sessions, verb="ingest")
+    job.need_fresh(job.sites, verb="sites")
+    return held_out_sites(lambda: read_sessions(job.sessions), sites=read_sites(job.sites), settings=settings)
+
+
+def _check_training(job: Job, folder: RunDir, held: HeldOut) -> list[str]:
+    """No held-out session among those that the run's own examples came from; a note where these examples are gone."""
+    from composer_replication.evaluation.logs import check_untrained
+
+    path, manifest = job.examples / EXAMPLES, folder.manifest_json
+    used = {entry["sha256"] for entry in json.loads(manifest.read_bytes())["inputs"]} if manifest.exists() else set[str]()
+    if not path.exists() or sha256_of(path) not in used:
+        return [NOT_PROVEN]
+    data = load_dataset(job.examples)
+    trained = {item.session_id for item in (*data.examples, *data.pairs)}
+    check_untrained(held, trained, where=str(folder.path))
+    return []
+
+
+def _remedy(job: Job) -> str:
+    settings = job.config.held_out
+    more = "0.2" if not settings.fraction else f"more than {settings.fraction:g}, or give more logs"
+    how = f"hold out {settings.by} units that hold mistakes (held_out.fraction = {more})"
+    return f"{how}, then: {job.command('build')}, {job.command('train')}"

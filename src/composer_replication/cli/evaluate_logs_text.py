@@ -1,0 +1,61 @@
+"""What `recompose evaluate --logs` says: what is held out, how small a change that can show, and the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from composer_replication.cli.job import Job
+
+if TYPE_CHECKING:
+    from composer_replication.evaluation.logs import HeldOut
+
+
+def say_plan(job: Job, held: HeldOut) -> dict[str, Any]:
+    """Print what is held out and what it can show; returns both."""
+    from composer_replication.evaluation.logs_table import plan_of
+
+    plan, say = plan_of(held), job.screen.line
+    say(f" held out {plan['sites']} mistakes in {plan['sessions']} sessions of {plan['repositories']} repositories"
+        f" ({plan['training_sessions']} sessions are trained on)")  # fmt: skip
+    if plan["shared_repository"]:
+        say(
+            f" note     {plan['shared_repository']} of them in repositories that are trained on: held out by session alone, so no claim",
+            style="yellow",
+        )
+    if plan["kinds"]:
+        job.screen.table(plan["kinds"].items(), head=("kind", "sites"))
+    if plan["left_out"]:
+        say(f" left out {', '.join(f'{count} {reason}' for reason, count in plan['left_out'].items())}")
+    if plan["smallest_difference"] is None:
+        say(f" power    so few cannot show any change, not even from always to never ({plan['assumes']})", style="yellow")
+    else:
+        say(f" power    the smallest change of the recurrence that they can show: {plan['smallest_difference']:.2f} ({plan['assumes']})")
+    one_way, by_session = (_or_none(plan[name]) for name in ("smallest_one_way", "smallest_by_session"))
+    say(f"          at best, every change in one direction: {one_way}; if the sites of a session rise and fall together: {by_session}")
+    return plan
+
+
+def _or_none(value: float | None) -> str:
+    return "none" if value is None else f"{value:.2f}"
+
+
+def show_rows(job: Job, table: Mapping[str, Any]) -> None:
+    """Rows, differences, and what they support."""
+    from composer_replication.evaluation.logs_table import METRICS, RECURRENCE
+
+    lines = [(row["name"], str(row["n"]), str(row["sessions"]), *(_cell(row, metric) for metric in METRICS)) for row in table["rows"]]
+    job.screen.table(lines, head=("row", "sites", "sessions", *METRICS))
+    for pair in table["paired"]:
+        if pair["metric"] in (RECURRENCE, "ok"):
+            bounds = "no interval" if pair["low"] is None else f"[{pair['low']:+.3f}, {pair['high']:+.3f}]"
+            found = "" if pair["detectable"] is None else f", could show {pair['detectable']:.2f}"
+            job.screen.line(f" {pair['metric']}: {pair['a']} - {pair['b']} = {pair['difference']:+.3f} {bounds}{found}")
+    job.screen.line(f" {table['verdict']['sentence']}", style="bold")
+    for line in (*table["verdict"]["reasons"], *table["notes"]):
+        job.screen.line(f" note     {line}", style="dim")
+
+
+def _cell(row: Mapping[str, Any], metric: str) -> str:
+    low, high = row[f"{metric}_low"], row[f"{metric}_high"]
+    return f"{row[metric]:.3f}" + ("" if low is None else f" [{low:.3f}, {high:.3f}]")

@@ -1,0 +1,48 @@
+"""What `train.fork` and `evaluate --logs` need of the work folder: the sessions and sites that the examples were built from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from composer_replication.cli.job import Job
+from composer_replication.core.codec import read_sessions, read_sites
+from composer_replication.core.errors import DataError
+from composer_replication.core.rundir import sha256_of
+from composer_replication.core.trace import Session
+from composer_replication.tokens.artefact import Dataset
+
+if TYPE_CHECKING:
+    from composer_replication.training.forked import Forked
+
+
+def fork_producer(job: Job, data: Dataset, *, tokenizer: Any) -> Forked:
+    """The producer of `train.fork` for these examples; raises DataError where sessions or sites changed since they were built."""
+    from composer_replication.tokens.renderer import Renderer
+    from composer_replication.training.forked import Forked
+
+    job.need_file(job.sessions, verb="ingest")
+    job.need_fresh(job.sites, verb="sites")
+    check_built_from(job, data)
+    views = {view.site_id for example in data.examples for view in example.hints}
+    sites = {site.id: site for site in read_sites(job.sites) if site.id in views}
+    return Forked(
+        config=job.config,
+        renderer=Renderer.for_tokenizer(tokenizer, family=job.config.student.template),
+        sessions=sessions_by_id(job, {site.session_id for site in sites.values()}),
+        sites=sites,
+    )
+
+
+def check_built_from(job: Job, data: Dataset) -> None:
+    """Raise DataError where the examples name other sessions or sites than those that lie here."""
+    built = {str(entry["path"]).replace("\\", "/").rsplit("/", 1)[-1]: entry["sha256"] for entry in data.meta.get("inputs", ())}
+    for path in (job.sessions, job.sites):
+        if built.get(path.name, "") != sha256_of(path):
+            what = f"the examples were built from another {path.name}: a fork would stand in another context"
+            raise DataError(what, where=str(job.examples), fix=f"run again: {job.command('build')}")
+
+
+def sessions_by_id(job: Job, wanted: Collection[str]) -> dict[str, Session]:
+    """The sessions of these ids; the others are read and let go."""
+    return {session.id: session for session in read_sessions(job.sessions) if session.id in wanted}

@@ -1,0 +1,58 @@
+"""What `train` does by backend: refuse early, hand the run to TRL, and say how a run ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from composer_replication.cli.job import Job
+from composer_replication.cli.panel import shown_steps
+from composer_replication.cli.train_text import show_event
+from composer_replication.core.config.root import Config
+from composer_replication.core.rundir import RunDir
+from composer_replication.tokens.artefact import Dataset
+from composer_replication.tokens.renderer import Renderer
+
+if TYPE_CHECKING:
+    from composer_replication.models.load import Student
+    from composer_replication.training.loop import TrainResult
+
+
+def check_backend(config: Config, data: Dataset) -> None:
+    """Raise MissingExtraError where the backend is not installed, ConfigError for what it does not host; before a run exists."""
+    if config.train.backend == "trl":
+        from composer_replication.training.backends._compat import require_trl
+        from composer_replication.training.backends.trl_run import refuse
+
+        require_trl()
+        refuse(config, pairs=data.pairs)
+
+
+def with_trl(job: Job, student: Student, data: Dataset, run: RunDir, *, kept: frozenset[str] | None, **launch: bool) -> int:
+    """Train with TRL's GRPOTrainer taking the steps."""
+    from composer_replication.training.backends.trl_run import train_with_trl
+
+    renderer = Renderer.for_tokenizer(student.tokenizer, family=job.config.student.template)
+    with shown_steps(job) as on_step:
+        result = train_with_trl(
+            job.config,
+            student=student,
+            renderer=renderer,
+            run=run,
+            pairs=data.pairs,
+            kept=kept,
+            **launch,
+            on_step=on_step,
+            on_event=lambda event: show_event(job, event),
+        )
+    return finished(job, result)
+
+
+def finished(job: Job, result: TrainResult) -> int:
+    """Say how a run ended and what comes next; returns the exit code."""
+    value: dict[str, Any] = {"run": str(result.run.path), "steps": result.steps, "statuses": result.statuses, "metrics": result.metrics}
+    wrote = [result.run.path, *([result.checkpoint] if result.checkpoint else [])]
+    told = "`recompose evaluate` plays unseen tasks of the workshop, before and after"
+    job.screen.line(f" a loss that falls is no evidence of learning; {told}", style="dim")
+    return job.finish(
+        value, wrote=wrote, next_command=f"{job.command('evaluate' if job.config.rollouts.env else 'show run')} {result.run.path.name}"
+    )

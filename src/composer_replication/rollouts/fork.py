@@ -1,0 +1,161 @@
+"""On-policy from logs: at a site of an imported session the student writes that message itself, and it is checked without a sandbox.
+
+    prefix = restore(session, turn=site.turn, renderer=renderer, max_tokens=4096, room=256)
+    spot = ForkSpot(site=site, turns=prefix.turns, tools=session.tools, check=SiteCheck.of(session, site))
+    forks = sample_forks(model, [spot], samples=4, renderer=renderer, settings=Sampling(), author="student")
+    forks[0].checked.outcome, forks[0].ids                  # "same", the ids that were sampled
+
+The student reads what stood above the mistaken message and nothing else: neither that message nor what came of it. A fork is an
+episode of one message (rollouts/sampler.py), so its ids and log-probs are those that were sampled; nothing is encoded again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from composer_replication.core.errors import AlignmentError
+from composer_replication.core.site import Site
+from composer_replication.core.trace import ToolSpec, Turn
+from composer_replication.rollouts.envs.env import Opening, Reply
+from composer_replication.rollouts.episode import Rollout
+from composer_replication.rollouts.meter import Meter
+from composer_replication.rollouts.parse import Parser
+from composer_replication.rollouts.sampler import Sampling, sample_rollouts
+from composer_replication.rollouts.static_check import OUTCOMES, Checked, SiteCheck
+from composer_replication.tokens.renderer import Renderer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkSpot:
+    """Where to fork: the messages above the mistaken one, the tools on offer, and the check of what will be written.
+
+    `ids` are what `build` made of these messages, up to and including the generation prompt; empty where nothing was built, and then
+    `num_tokens` says how many they will be.
+    """
+
+    site: Site
+    turns: tuple[Turn, ...]
+    tools: tuple[ToolSpec, ...]
+    check: SiteCheck
+    ids: tuple[int, ...] = ()
+    num_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fork:
+    """One message that the student wrote at a site: its own ids and log-probs, and what the check says of it.
+
+    `number` counts the samples of the site; `prefix_ids` are what the student read.
+    """
+
+    site: Site
+    number: int
+    prefix_ids: tuple[int, ...]
+    turn: Turn
+    checked: Checked
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The sampled ids, end token included where it was written."""
+        return self.turn.sampled.ids if self.turn.sampled is not None else ()
+
+    @property
+    def logprobs(self) -> tuple[float, ...]:
+        """The model's own log-prob of each id."""
+        return self.turn.sampled.logprobs if self.turn.sampled is not None else ()
+
+
+class _OneMessage:
+    """An environment that hears one message and ends."""
+
+    max_turns = 1
+
+    def __init__(self, spot: ForkSpot) -> None:
+        self.task_id, self.spot = spot.site.id, spot
+
+    def open(self) -> Opening:
+        return Opening(turns=self.spot.turns, tools=self.spot.tools)
+
+    def reply(self, turn: Turn) -> Reply:
+        return Reply(turns=(), done=True)
+
+    def reward(self) -> float:
+        return 0.0
+
+    def measures(self) -> Mapping[str, float]:
+        return {}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def sample_forks(
+    model: Any,
+    spots: Sequence[ForkSpot],
+    *,
+    samples: int,
+    renderer: Renderer,
+    settings: Sampling,
+    author: str,
+    label: str = "fork:",
+    parser: Parser | None = None,
+    meter: Meter | None = None,
+) -> list[Fork]:
+    """`samples` messages at each spot, in the order of the spots; each draws from a stream of its own, named by label, site and number.
+
+    `settings.max_context_tokens` must leave room above the longest prefix (ConfigError otherwise). Raises AlignmentError where a prefix
+    is not what `build` made of it: the sessions are others than those the examples were built from.
+    """
+    each = [spot for spot in spots for _ in range(samples)]
+    options = {"renderer": renderer, "settings": settings, "author": author, "label": label, "parser": parser, "meter": meter}
+    rollouts = sample_rollouts(model, [_OneMessage(spot) for spot in each], **options)
+    return [_fork(spot, rollout, number=i % samples) for i, (spot, rollout) in enumerate(zip(each, rollouts, strict=True))]
+
+
+def _fork(spot: ForkSpot, rollout: Rollout, *, number: int) -> Fork:
+    turn = rollout.session.turns[len(spot.turns)]
+    ids = turn.sampled.ids if turn.sampled is not None else ()
+    prefix = rollout.ids[: len(rollout.ids) - len(ids)]
+    if spot.ids and prefix != spot.ids:
+        raise AlignmentError(
+            f"the restored context has {len(prefix)} tokens that are not the {len(spot.ids)} of the example",
+            where=spot.site.id,
+            fix="the sessions changed since the examples were built: run recompose build again",
+        )
+    if not ids or rollout.ids[len(prefix) :] != ids:
+        raise AlignmentError("what follows the context is not what was sampled", where=spot.site.id)
+    return Fork(site=spot.site, number=number, prefix_ids=prefix, turn=turn, checked=spot.check.message(turn))
+
+
+def room_for(lengths: Sequence[int], *, settings: Sampling) -> Sampling:
+    """The settings with as much context as the longest prefix and one whole message need.
+
+    Example: a prefix of 900 tokens and max_new_tokens=64 -> max_context_tokens=964
+    """
+    return replace(settings, max_context_tokens=max(lengths, default=1) + settings.max_new_tokens)
+
+
+def outcome_counts(forks: Sequence[Fork]) -> dict[str, int]:
+    """How many samples came to each outcome, all outcomes named, e.g. {"ok": 3, "same": 1, "other": 0, "malformed": 0, "undecided": 4}."""
+    found = Counter(fork.checked.outcome for fork in forks)
+    return {outcome: found[outcome] for outcome in OUTCOMES}
+
+
+def fork_to_json(fork: Fork) -> dict[str, Any]:
+    """One line of a record: where, what the check said, and how much was written; the words are those of the check alone."""
+    return {
+        "site_id": fork.site.id,
+        "session_id": fork.site.session_id,
+        "kind": fork.site.kind,
+        "number": fork.number,
+        "origin": "student",
+        "outcome": fork.checked.outcome,
+        "reason": fork.checked.reason,
+        "detail": fork.checked.detail,
+        "tools": [call.name for call in fork.turn.calls],
+        "prefix_tokens": len(fork.prefix_ids),
+        "tokens": len(fork.ids),
+    }

@@ -1,0 +1,90 @@
+"""What a model had in view at one message, restored from a log as `build` renders it: the same head, the same window, the same ids.
+
+    prefix = restore(session, turn=7, renderer=renderer, max_tokens=4096, room=256)
+    prefix.turns                   # the head and the messages before turn 7, as they stood in its context; turn 7 is not among them
+    prefix.numbers                 # their numbers in the session
+    prefix.num_tokens              # up to and including the generation prompt
+
+The window is the one that `build` would cut if every message of the segment were trained: a session that fits is one window. `room` tokens
+stay free for the message that is to be written; where the log's own message was shorter, earlier turns make way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from composer_replication.core.errors import DataError
+from composer_replication.core.trace import Segment, Session, Text, ToolCall, Turn
+from composer_replication.tokens.renderer import Renderer
+from composer_replication.tokens.window import Plan, Window, head_positions, later_starts, run_starts, windows
+
+_PROBE = Turn(role="assistant", author=None, blocks=(Text("x"),))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """One segment: its conversation as it was seen, the session's number of each position, and what each costs."""
+
+    turns: tuple[Turn, ...]
+    numbers: tuple[int, ...]
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefix:
+    """The messages before one turn of a session, and their length once rendered."""
+
+    session: Session
+    turn: int
+    turns: tuple[Turn, ...]
+    numbers: tuple[int, ...]
+    num_tokens: int
+
+
+def scene_of(session: Session, segment: Segment, *, renderer: Renderer) -> Scene:
+    """A segment laid out for windows: what stood in context when it began, then its own turns; raises RenderError of the template."""
+    numbers = [i for a, b in segment.context for i in range(a, b)] + list(range(segment.start, segment.end))
+    turns = [session.seen(i, at=segment.start) for i in numbers]
+    head = head_positions(turns)
+    overhead, tokens = renderer.measure(turns, head=[turns[p] for p in head], tools=session.tools)
+    plan = Plan(overhead=overhead, tokens=tuple(tokens), head=head, starts=run_starts(turns))
+    return Scene(turns=tuple(turns), numbers=tuple(numbers), plan=plan)
+
+
+def restore(session: Session, *, turn: int, renderer: Renderer, max_tokens: int, room: int) -> Prefix | None:
+    """The context of one turn, in the window that `build` would plan for it; None where not even the shortest one leaves room.
+
+    Raises DataError for a turn that no model wrote, RenderError where the template cannot be spanned.
+    """
+    if not 0 <= turn < len(session.turns) or session.turns[turn].role != "assistant":
+        raise DataError(f"turn {turn} is no message of a model", where=session.id, fix="run again: recompose sites")
+    scene = scene_of(session, session.segment_of(turn), renderer=renderer)
+    at = scene.numbers.index(turn)
+    tokens = (*scene.plan.tokens[:at], room, *scene.plan.tokens[at + 1 :])  # what is written there in place of the log's own message
+    plan = replace(scene.plan, tokens=tokens)
+    written = [p for p, one in enumerate(scene.turns) if one.role == "assistant" and (p == at or has_body(one))]
+    covering = (w for w in windows(plan, needed=written, extra={}, max_tokens=max_tokens) if (w if isinstance(w, int) else w.end - 1) >= at)
+    window = next(covering)
+    for attempt in _attempts(plan, window, at):
+        before = [p for p in attempt.positions if p < at]
+        turns = tuple(scene.turns[p] for p in before)
+        length = len(renderer.reply(turns, _PROBE, tools=session.tools)[0])
+        if length + room <= max_tokens:
+            return Prefix(session=session, turn=turn, turns=turns, numbers=tuple(scene.numbers[p] for p in before), num_tokens=length)
+    return None
+
+
+def has_body(turn: Turn) -> bool:
+    """Whether a message says or calls anything; thinking alone is a message that was cut short."""
+    if turn.sampled is not None:
+        return bool(turn.sampled.ids)
+    return any((isinstance(block, Text) and block.text) or isinstance(block, ToolCall) for block in turn.blocks)
+
+
+def _attempts(plan: Plan, window: Window | int, at: int) -> Iterator[Window]:
+    """The window as planned, then with fewer turns at its start where the plan was an estimate."""
+    if isinstance(window, Window):
+        window = replace(window, end=at + 1)
+        yield window
+        yield from later_starts(plan, window, keep=[at])

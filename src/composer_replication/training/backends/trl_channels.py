@@ -1,0 +1,119 @@
+"""The hint and preference channels beside TRL's own policy loss: values on tapped hidden states, and what a step adds up.
+
+Left padding: TRL pads prompts on the left, so position j of a row's own ids stands in column `offset + j`.
+Shapes: B rows, T padded length, N loss tokens, P pairs, D hidden size, C channels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from composer_replication.core.config.train import TrainSettings
+from composer_replication.core.errors import AlignmentError
+from composer_replication.losses.channel import CHANNELS, Channel, ChannelLoss
+from composer_replication.losses.fused import fused_divergence, fused_logprobs
+from composer_replication.losses.preference import dpo, sequence_logprobs
+from composer_replication.models.forward import Head, decoder_of, head_of, predictors
+from composer_replication.tokens.batch import Batch, Rows, Targets
+from composer_replication.training.health import ChannelStep
+from composer_replication.training.reference import Reference
+
+TOKENS, LOSS, SQUARES, INPUTS = range(4)
+
+
+@contextmanager
+def tapped(model: Any) -> Iterator[list[Tensor]]:
+    """The final hidden states of every forward made in this block, whoever makes it; they stay connected to the model.
+
+    Example: with tapped(model) as caught: loss = trainer.compute_loss(...); caught[0] is (B, T, D)
+    """
+    caught: list[Tensor] = []
+    handle = decoder_of(model).register_forward_hook(lambda module, given, out: caught.append(out.last_hidden_state))
+    try:
+        yield caught
+    finally:
+        handle.remove()
+
+
+def padded(targets: Targets, *, ids_BT: Tensor, offset_B: Tensor) -> Targets:
+    """Targets of unpadded rows as places in left-padded ones; raises AlignmentError where another token stands there."""
+    position_N = targets.position_N + offset_B[targets.row_N]
+    if not torch.equal(ids_BT[targets.row_N, position_N], targets.ids_N):
+        raise AlignmentError("the padded batch does not hold the ids of the hint's target where they should stand")
+    return replace(targets, position_N=position_N)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scorer:
+    """The student, the models that score without gradient, and how; `max_tokens` bounds one forward of the latter."""
+
+    model: Any
+    references: Mapping[Channel, Reference]
+    settings: TrainSettings
+
+    def hint(self, batch: Batch, hidden_BTD: Tensor, places: Targets, *, global_tokens: int) -> ChannelLoss:
+        """The divergence at every token of the views, on hidden states of the policy's own forward; `places` are the tokens in it."""
+        how = self.settings.hint
+        teacher_ND, head = self._scored("hint", batch.teacher, batch.hint_teacher)
+        values_N = fused_divergence(
+            places.predictors(hidden_BTD),
+            head_of(self.model),
+            teacher_ND,
+            head,
+            divergence=how.divergence,
+            beta=how.beta,
+            temperature=how.temperature,
+        )
+        return ChannelLoss(name="hint", values=values_N, tokens=len(places), global_units=global_tokens)
+
+    def preference(self, batch: Batch, hidden_BTD: Tensor, *, global_pairs: int) -> ChannelLoss:
+        """DPO of every pair, log-probs at temperature 1 whatever the policy is sampled at."""
+        settings = self.settings.preference
+
+        def sides(hidden_ND: Tensor, head: Head) -> tuple[Tensor, Tensor]:
+            logp_N = fused_logprobs(hidden_ND, head, batch.response.ids_N, head_gradient="backward")
+            both = sequence_logprobs(logp_N, batch.response.item_N, num_sequences=len(batch.pair))
+            return both[: batch.num_pairs], both[batch.num_pairs :]
+
+        reference = sides(*self._scored("preference", batch.pair, batch.response))
+        policy = sides(batch.response.predictors(hidden_BTD), head_of(self.model))
+        values_P = dpo(*policy, *reference, beta=settings.beta, label_smoothing=settings.label_smoothing)
+        return ChannelLoss(name="preference", values=values_P, tokens=len(batch.response), global_units=global_pairs)
+
+    def _scored(self, name: Channel, rows: Rows, targets: Targets) -> tuple[Tensor, Head]:
+        """Hidden states that predict the targets, and the head, of a model that gets no gradient."""
+        with self.references[name].scoring() as model:
+            places = {"row_N": targets.row_N, "position_N": targets.position_N}
+            hidden_ND = predictors(model, rows.ids_BT, rows.lengths_B, **places, max_tokens=self.settings.micro_tokens)
+            head = head_of(model)
+        bias_V = None if head.bias_V is None else head.bias_V.detach()
+        return hidden_ND, replace(head, weight_VD=head.weight_VD.detach(), bias_V=bias_V)
+
+
+def new_sums(device: torch.device) -> Tensor:
+    """Tokens, loss, squared gradient norm and inputs of every channel (C, 4), at zero."""
+    return torch.zeros(len(CHANNELS), 4, dtype=torch.float64, device=device)
+
+
+def channel_steps(sums: Tensor, *, expected: Mapping[Channel, int]) -> dict[Channel, ChannelStep]:
+    """What a step measured, from sums over its micro-batches and ranks; raises AlignmentError where tokens were lost on the way."""
+    found: dict[Channel, ChannelStep] = {}
+    for name, (tokens, loss, squares, inputs) in zip(CHANNELS, sums.tolist(), strict=True):
+        if name in expected and int(tokens) != expected[name]:
+            raise AlignmentError(f"channel {name}: {int(tokens)} tokens reached the loss, {expected[name]} were counted beforehand")
+        found[name] = ChannelStep(inputs=int(inputs), tokens=int(tokens), loss=loss, grad_norm=math.sqrt(squares))
+    return found
+
+
+def only(caught: Sequence[Tensor]) -> Tensor:
+    """The one forward that was made; raises AlignmentError where there were none or several, so that no wrong one is taken."""
+    if len(caught) != 1:
+        raise AlignmentError(f"TRL's loss made {len(caught)} forward passes, not one: its hidden states cannot be told apart")
+    return caught[0]

@@ -1,0 +1,21 @@
+"""TRL is optional: its tests run where it is installed (`make peers`), and say why not elsewhere."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+import pytest
+
+from composer_replication.training.backends._compat import trl_problem
+
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+
+
+@pytest.fixture(scope="session")
+def needs_trl() -> None:
+    """Skip where TRL cannot be used, with the sentence that a user would read."""
+    if problem := trl_problem():
+        pytest.skip(f"{problem}: `make peers` runs this test")
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"transformers\..*")

@@ -1,0 +1,77 @@
+"""Without TRL, or with another version, the trainer can be imported and says what to install when it is made."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+
+import pytest
+
+from composer_replication.core.config.root import Config
+from composer_replication.core.errors import ConfigError
+from composer_replication.training.backends import _compat
+from composer_replication.training.backends.trl_run import refuse
+from tests.training.small_student import make_pair
+
+pytestmark = pytest.mark.train
+
+
+def test_without_trl_making_the_trainer_says_what_to_install() -> None:
+    code = """
+import sys
+sys.modules["trl"] = None
+import composer_replication as c
+from composer_replication.training.backends._compat import trl_problem
+assert trl_problem() == "TRL is not installed"
+for make in (lambda: c.ComposerReplicationConfig(), lambda: c.ComposerReplicationTrainer()):
+    try:
+        make()
+    except c.MissingExtraError as error:
+        assert "pip install 'composer-replication[trl]'" in str(error), error
+    else:
+        raise SystemExit("no error")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+@pytest.mark.parametrize(("version", "fits"), [("1.15.0", False), ("1.16.0", True), ("1.16.3", True), ("1.17.0", False), ("0.24", False)])
+def test_another_version_is_refused_in_one_sentence(version: str, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    monkeypatch.setattr(_compat.importlib.util, "find_spec", lambda name: object())
+    problem = _compat.trl_problem()
+    assert (problem == "") is fits
+    if not fits:
+        assert problem == f"TRL {version} is installed, this adapter is written for 1.16"
+        with pytest.raises(ConfigError, match=r"trl>=1\.16,<1\.17"):
+            _compat.require_trl()
+
+
+LIVE = {"rollouts": {"env": "workshop"}, "train": {"policy": {"weight": 1.0}, "lm_ce": {"weight": 0.0}}}
+PAIRED = {"weight": 1.0, "anchor": 0.0, "batch_pairs": 4}
+
+
+@pytest.mark.parametrize(
+    ("group", "setting", "where"),
+    [
+        ("rollouts", {"env": ""}, "rollouts.env"),
+        ("train", {"lm_ce": {"weight": 1.0}}, "train.lm_ce"),
+        ("train", {"hint": {"teacher": "ema"}}, "train.hint.teacher"),
+        ("train", {"placebo": ("shuffled_hints",)}, "train.placebo"),
+        ("rollouts", {"extra_groups": 2}, "rollouts.extra_groups"),
+        ("train", {"preference": {**PAIRED, "objective": "clone"}}, "train.preference.objective"),
+        ("train", {"preference": {**PAIRED, "anchor": 1.0}}, "train.preference.anchor"),
+        ("train", {"preference": {**PAIRED, "batch_pairs": 0}}, "train.preference.batch_pairs"),
+    ],
+)
+def test_what_it_does_not_host_is_refused_by_name(group: str, setting: dict, where: str) -> None:
+    pairs = [make_pair(0)]
+    refuse(Config.model_validate(LIVE), pairs=pairs)
+    refuse(Config.model_validate({**LIVE, "train": {**LIVE["train"], "preference": PAIRED}}), pairs=pairs)
+    config = Config.model_validate({**LIVE, group: {**LIVE[group], **setting}})
+    with pytest.raises(ConfigError) as caught:
+        refuse(config, pairs=pairs)
+    assert caught.value.where == where and caught.value.fix
+    with pytest.raises(ConfigError, match="no pairs"):
+        refuse(Config.model_validate({**LIVE, "train": {**LIVE["train"], "preference": PAIRED}}), pairs=())

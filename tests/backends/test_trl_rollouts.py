@@ -1,0 +1,175 @@
+"""TRL's rollouts as sessions with hint views: the ids are TRL's own, and the view is what a full rendering gives. Needs no TRL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from composer_replication.core.trace import HARNESS, HUMAN, Sampled, Text, ToolCall, ToolResult, Turn
+from composer_replication.rollouts.envs.workshop.as_tools import TOOLS
+from composer_replication.tokens.renderer import Renderer
+from composer_replication.training.backends.trl_rollouts import HintProducer, Played, record, written_spans
+
+pytestmark = pytest.mark.train
+PROMPT = [{"role": "system", "content": "Work."}, {"role": "user", "content": "Change x from 1 to 2 in a.py."}]
+OPENING = (
+    Turn(role="system", author=HARNESS, blocks=(Text("Work."),)),
+    Turn(role="user", author=HUMAN, blocks=(Text(PROMPT[1]["content"]),)),
+)
+_WORDS = "InputValidationError: str_replace failed due to the following issue:\nThe required parameter `old` is missing"
+MISSING = f"<tool_use_error>{_WORDS}</tool_use_error>"
+
+
+@pytest.fixture(scope="module")
+def renderer(repository_root: Path) -> Renderer:
+    return Renderer.for_tokenizer(AutoTokenizer.from_pretrained(str(repository_root / "examples" / "workshop_student")))
+
+
+def said(*calls: tuple[str, dict[str, str]], text: str = "") -> dict[str, Any]:
+    return {
+        "role": "assistant",
+        "content": text,
+        "tool_calls": [{"type": "function", "function": {"name": n, "arguments": a}} for n, a in calls],
+    }
+
+
+def answered(name: str, content: str) -> dict[str, Any]:
+    return {"role": "tool", "name": name, "content": content}
+
+
+def played(renderer: Renderer, messages: Sequence[dict[str, Any]], *, name: str = "r0") -> Played:
+    """What TRL's loop would have given: messages end with their end token, everything else is masked."""
+    turns: list[Turn] = list(OPENING)
+    num = 0
+    pending: list[str] = []
+    for message in messages:
+        if message["role"] == "tool":
+            turns.append(Turn(role="tool", author=None, blocks=(ToolResult(pending.pop(0), message["content"], is_error=False),)))
+            continue
+        calls = []
+        for call in message.get("tool_calls") or ():
+            calls.append(ToolCall(f"c{num}", call["function"]["name"], call["function"]["arguments"]))
+            num += 1
+        pending = [call.id for call in calls]
+        blocks = (*((Text(message["content"]),) if message["content"] else ()), *calls)
+        turns.append(Turn(role="assistant", author=None, blocks=blocks))
+    rendered = renderer.render(turns, tools=TOOLS.specs())
+    written = [span.body for span in rendered.spans if span.role == "assistant"]
+    start, end = written[0][0], written[-1][1]
+    mask = [int(any(a <= i < b for a, b in written)) for i in range(start, end)]
+    return Played(
+        name=name,
+        prompt=PROMPT,
+        prompt_ids=rendered.ids[:start],
+        completion_ids=rendered.ids[start:end],
+        tool_mask=mask,
+        messages=messages,
+    )
+
+
+def producer(renderer: Renderer, **more: Any) -> HintProducer:
+    whole = renderer.render([*OPENING, Turn(role="assistant", author=None, blocks=(Text("x"),))], tools=TOOLS.specs())
+    prompt = whole.ids[whole.spans[-1].start : whole.spans[-1].body[0]]
+    return HintProducer(renderer=renderer, prompt_ids=prompt, tools=TOOLS.specs(), **more)
+
+
+EPISODE = [
+    said(("read_file", {"path": "a.py"})),
+    answered("read_file", "{'error': 'Tool read_file not found.'}"),
+    said(("view_file", {"path": "a.py"})),
+    answered("view_file", "x = 1"),
+    said(("str_replace", {"path": "a.py", "find": "x = 1", "new": "x = 2"})),
+    answered("str_replace", MISSING),
+    said(text="Done."),
+]
+
+
+def test_mistakes_of_a_rollout_get_the_view_that_a_full_rendering_gives(renderer: Renderer) -> None:
+    rollout = played(renderer, EPISODE)
+    made = producer(renderer).make([rollout])
+    (example,) = made.examples
+    assert example.ids == (*rollout.prompt_ids, *rollout.completion_ids)
+    assert [view.kind for view in example.hints] == ["unknown_tool", "bad_arguments"]
+    spans = [(a + len(rollout.prompt_ids), b + len(rollout.prompt_ids)) for a, b in written_spans(rollout.tool_mask)]
+    assert [view.span for view in example.hints] == [spans[0], spans[2]]
+    session = made.sessions[0]
+    for view, turn in zip(example.hints, (2, 6), strict=True):
+        before = [_as_seen(t) for t in session.turns[:turn]]
+        text = renderer.codec.decode(list(view.hint_ids)).split("\n", 1)[1].rsplit("<|im_end|>", 1)[0]
+        assert "view_file" in text or "old" in text
+        whole = renderer.hint_view([*before, session.turns[turn]], target=turn, hint=text, site_id="s", kind="k", tools=TOOLS.specs())
+        assert (view.at, view.hint_ids, view.span, view.target_ids) == (whole.at, whole.hint_ids, whole.span, whole.target_ids)
+        assert view.origin == "student"
+    assert made.facts["sites/found"] == made.facts["sites/used"] == 2
+    assert list(producer(renderer).make([]).facts) == list(made.facts)  # ranks add these up by their order
+
+
+def _as_seen(turn: Turn) -> Turn:
+    """The turn with the words that stood in the context: TRL's wrapping was taken off in the session."""
+    if turn.results and turn.results[0].text.startswith("Tool "):
+        return replace(turn, blocks=(replace(turn.results[0], text="{'error': 'Tool read_file not found.'}"),))
+    return turn
+
+
+def test_ids_that_no_tokenizer_would_write_are_kept(renderer: Renderer) -> None:
+    """A student may sample other tokens for the same letters; encoding again would give others."""
+    rollout = played(renderer, EPISODE)
+    ids, (a, b) = list(rollout.completion_ids), written_spans(rollout.tool_mask)[0]
+    letters = [i for piece in ("read_", "file") for i in renderer.codec.one_go(piece)]
+    whole = renderer.codec.one_go("read_file")
+    at = next(i for i in range(a, b) if ids[i : i + len(whole)] == list(whole))
+    assert letters != list(whole)
+    changed = [*ids[:at], *letters, *ids[at + len(whole) :]]
+    mask = [*rollout.tool_mask[:at], *[1] * len(letters), *rollout.tool_mask[at + len(whole) :]]
+    view = producer(renderer).make([replace(rollout, completion_ids=changed, tool_mask=mask)]).examples[0].hints[0]
+    assert view.target_ids == tuple(changed[a : b + len(letters) - len(whole)])
+
+
+def test_a_call_that_trl_dropped_without_a_word_is_a_malformed_call(renderer: Renderer) -> None:
+    text = '<tool_call>\n{"name": "view_file", "arguments": {"path": "a.py"}\n</tool_call>'
+    broken = Turn(role="assistant", author=None, blocks=(Text("x"),), sampled=Sampled((1, 2), (0.0, 0.0)))
+    end = renderer.reply(OPENING, replace(broken, sampled=None), tools=TOOLS.specs())
+    ids = (*renderer.codec.one_go(text), end[1][-1])
+    rollout = Played(
+        name="r0",
+        prompt=PROMPT,
+        prompt_ids=end[0],
+        completion_ids=ids,
+        tool_mask=[1] * len(ids),
+        messages=[{"role": "assistant", "content": text}],
+    )
+    made = producer(renderer).make([rollout])
+    assert made.facts["rollouts/malformed"] == 1 and made.sessions[0].turns[-1].results[0].is_error
+    (view,) = made.examples[0].hints
+    assert view.kind == "malformed_call" and view.target_ids == ids
+
+
+def test_what_cannot_be_placed_is_counted(renderer: Renderer) -> None:
+    rollout = played(renderer, EPISODE)
+    one_less = producer(renderer).make([replace(rollout, messages=EPISODE[:-1])])
+    assert one_less.facts["rollouts/unaligned"] == 1 and not one_less.examples[0].hints
+    elsewhere = replace(producer(renderer), prompt_ids=(5, 6)).make([rollout])
+    assert elsewhere.facts["sites/not_built"] == 2 and not elsewhere.examples[0].hints
+    longest = producer(renderer).make([rollout], max_tokens=len(rollout.prompt_ids) + 40)
+    assert longest.facts["sites/not_built"] >= 1
+    few = producer(renderer).make([rollout, replace(rollout, name="r1")], max_sites=3, seed=1)
+    assert few.facts["sites/used"] == 3 and few.facts["sites/not_drawn"] == 1
+
+
+def test_parallel_calls_are_answered_in_order(renderer: Renderer) -> None:
+    messages = [
+        said(("view_file", {"path": "a.py"}), ("view_file", {"path": "gone.py"})),
+        answered("view_file", "x = 1"),
+        answered("view_file", "<tool_use_error>File does not exist.</tool_use_error>"),
+        said(text="Done."),
+    ]
+    recorded = record(played(renderer, messages), renderer=renderer, tools=TOOLS.specs(), author="student")
+    (first, second) = [ref.result for ref in recorded.session.calls().values()]
+    assert first is not None and second is not None and (first.is_error, second.is_error) == (False, True)
+    facts = producer(renderer).make([played(renderer, messages)]).facts
+    assert facts["sites/found"] == 1 and facts["sites/used"] + facts["sites/without_hint"] == 1

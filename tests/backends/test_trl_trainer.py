@@ -1,0 +1,183 @@
+"""The trainer at work: refusals, the channel rule, the workshop through TRL's own loop, and a resume that repeats the run."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from composer_replication.core.config.root import Config
+from composer_replication.core.errors import ConfigError, StoppedError
+from composer_replication.core.rundir import RunDir
+from composer_replication.core.trace import Session
+from composer_replication.models.load import Student, load_student
+from composer_replication.rollouts.envs.workshop.as_tools import WorkshopTools, plain_tools, task_row
+from composer_replication.rollouts.envs.workshop.lessons import Reckoner
+from composer_replication.tokens.hf import load_tokenizer
+from composer_replication.tokens.renderer import Renderer
+from composer_replication.training.backends.trl import EXAMPLES, ComposerReplicationConfig, ComposerReplicationTrainer
+from tests.backends.frozen import ROOT, start_model, tokenizer, trained
+
+pytestmark = pytest.mark.usefixtures("needs_trl")
+STUDENT = str(ROOT / "examples" / "workshop_student")
+SETTINGS = {
+    "seed": 3,
+    "student": {"model": STUDENT},
+    "rollouts": {"env": "workshop", "groups": 2, "group_size": 2, "max_context_tokens": 400, "hint_sites": 4},
+    "train": {"steps": 3, "checkpoint_every": 1, "policy": {"weight": 1.0}, "lm_ce": {"weight": 0.0}, "micro_tokens": 800},
+}
+
+
+def test_a_model_without_a_weight_to_train_is_refused(tmp_path: Path) -> None:
+    """TRL trains such a model without a word, and nothing moves."""
+    model = start_model().requires_grad_(False)
+    args = ComposerReplicationConfig(
+        output_dir=str(tmp_path), per_device_train_batch_size=2, num_generations=2, use_cpu=True, report_to="none"
+    )
+    with pytest.raises(ConfigError, match="no weight of the model can be trained"):
+        make(model, args)
+    args = ComposerReplicationConfig(output_dir=str(tmp_path), per_device_train_batch_size=2, num_generations=2, use_cpu=True, bf16=True)
+    with pytest.raises(ConfigError, match="bf16 on a CPU"):
+        make(start_model(), args)
+    with pytest.raises(ConfigError, match="steps_per_generation is 2"):
+        ComposerReplicationConfig(output_dir=str(tmp_path), steps_per_generation=2, gradient_accumulation_steps=1, use_cpu=True)
+    args = ComposerReplicationConfig(output_dir=str(tmp_path), per_device_train_batch_size=2, num_generations=2, use_cpu=True)
+    assert args.bf16 is False and args.loss_type == "dr_grpo" and os.environ["HF_HUB_DISABLE_TELEMETRY"] == "1"
+    weighted = ComposerReplicationConfig(
+        output_dir=str(tmp_path), per_device_train_batch_size=2, num_generations=2, use_cpu=True, preference_weight=1.0
+    )
+    with pytest.raises(ConfigError, match="no pairs"):
+        make(start_model(), weighted)
+
+
+def make(model: Any, args: Any, **more: Any) -> Any:
+    from datasets import Dataset
+
+    rows = Dataset.from_list([{"prompt": [{"role": "user", "content": str(i)}]} for i in range(4)])
+    what = {"train_dataset": rows, "reward_funcs": lambda completions, **row: [0.0] * len(completions)}
+    return ComposerReplicationTrainer(model=model, args=args, processing_class=copy.deepcopy(tokenizer()), **{**what, **more})
+
+
+def test_an_unknown_chat_template_is_refused_where_tools_are_called(tmp_path: Path) -> None:
+    strange = copy.deepcopy(tokenizer())
+    strange.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}a: {% endif %}"
+    args = ComposerReplicationConfig(output_dir=str(tmp_path), per_device_train_batch_size=2, num_generations=2, use_cpu=True)
+    with pytest.raises(ConfigError, match="cannot read the tool calls of this chat template"):
+        ComposerReplicationTrainer(
+            model=start_model(), args=args, processing_class=strange, environment_factory=partial(WorkshopTools, sandbox=Reckoner())
+        )
+
+
+def test_a_channel_that_stays_starved_stops_the_run(tmp_path: Path) -> None:
+    """Rewards that are all alike give the policy nothing; it was never active, so each step is a bad one."""
+    with pytest.raises(StoppedError, match="channel policy was starved at step 2, 2 steps in a row") as caught:
+        trained("policy", tmp_path, steps=4, starved_steps=2, rewards=(0.5,) * 8)
+    assert caught.value.exit_code == 3
+
+
+def test_the_workshop_through_trls_own_loop(tmp_path: Path) -> None:
+    """What TRL generated is what is trained: every row's ids, and every hint's target, stand in the padded batch."""
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM
+
+    tok = load_tokenizer(STUDENT)
+    family = Renderer.for_tokenizer(tok).family
+    assert family is not None
+    tok.chat_template = plain_tools(tok.chat_template)
+    args = ComposerReplicationConfig(
+        output_dir=str(tmp_path),
+        max_steps=1,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=2,
+        num_generations=2,
+        max_completion_length=200,
+        max_tool_calling_iterations=6,
+        use_cpu=True,
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+        logging_steps=1,
+    )
+    heard: list[Session] = []
+    trainer = ComposerReplicationTrainer(
+        model=AutoModelForCausalLM.from_pretrained(STUDENT),
+        args=args,
+        processing_class=tok,
+        train_dataset=Dataset.from_list([task_row(f"loop:{i}") for i in range(2)]),
+        environment_factory=partial(WorkshopTools, sandbox=Reckoner(), slack=1),
+        family=family.name,
+    )
+    trainer.listen(on_sessions=lambda step, sessions: heard.extend(sessions))
+    batches: list[dict[str, Any]] = []
+    inner = trainer._compute_loss
+    trainer._compute_loss = lambda model, inputs: (batches.append(inputs), inner(model, inputs))[1]
+    trainer.train()
+    line = trainer.state.log_history[0]
+    assert line["hint/status"] == "active" and line["sites/used"] > 0
+    examples = [example for batch in batches for example in batch[EXAMPLES]]
+    assert sum(len(v.target_ids) for e in examples for v in e.hints) == line["hint/tokens"]
+    for batch in batches:
+        rows = zip(
+            batch["prompt_ids"], batch["prompt_mask"], batch["completion_ids"], batch["completion_mask"], batch[EXAMPLES], strict=True
+        )
+        for prompt, pm, completion, cm, example in rows:
+            assert (*prompt[pm.bool()].tolist(), *completion[cm.bool()].tolist()) == example.ids
+    errors = [r.text for s in heard for t in s.turns for r in t.results if r.is_error]
+    assert any("not found" in text or "InputValidationError" in text for text in errors)
+
+
+def run_once(folder: Path, **more: Any) -> RunDir:
+    """A run through the function that the CLI calls, in this process."""
+    from composer_replication.core.rundir import create_run, open_run
+    from composer_replication.training.backends.trl_run import train_with_trl
+
+    config = Config.model_validate(SETTINGS)
+    tok = load_tokenizer(STUDENT)
+    student: Student = load_student(config.student, tokenizer=tok, seed=config.seed)
+    resume = more.get("resume", False)
+    run = (
+        open_run(folder / "runs" / "r")
+        if resume
+        else create_run(folder / "runs", resolved=config.model_dump(mode="json"), command="x", seed=3, name="r")
+    )
+    train_with_trl(config, student=student, renderer=Renderer.for_tokenizer(tok), run=run, **more)
+    return run
+
+
+def die(line: dict[str, Any]) -> None:
+    """kill -9 on oneself, before the second step's checkpoint is written."""
+    if line["step"] == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_run_repeats_itself_when_resumed(tmp_path: Path) -> None:
+    whole = run_once(tmp_path / "whole")
+    child = subprocess.run([sys.executable, "-m", "tests.backends.test_trl_trainer", str(tmp_path / "cut")], cwd=ROOT, check=False)
+    assert child.returncode == -signal.SIGKILL
+    cut = RunDir(tmp_path / "cut" / "runs" / "r")
+    assert [step for step, _ in cut.checkpoints()] == [1]
+    run_once(tmp_path / "cut", resume=True)
+    lines, expected = cut.metrics(), whole.metrics()
+    assert [line["step"] for line in expected] == [1, 2, 3] and len(lines) == 3
+    for line, reference in zip(lines, expected, strict=True):
+        assert {k: v for k, v in line.items() if k not in ("t", "attempt")} == {
+            k: v for k, v in reference.items() if k not in ("t", "attempt")
+        }
+    weights = [(folder / "step_000003" / "model.safetensors").read_bytes() for folder in (cut.checkpoints_dir, whole.checkpoints_dir)]
+    assert weights[0] == weights[1]
+    state = json.loads((whole.checkpoint(3) / "trainer.json").read_text("utf-8"))
+    assert state["backend"] == "trl" and state["start_sha256"]
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    run_once(Path(sys.argv[1]), on_step=die)

@@ -1,0 +1,117 @@
+"""`train.fork` and `evaluate --logs` on a small work folder: the plan before training, the rows after it, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from composer_replication.core.codec import record_to_json, write_sessions
+from composer_replication.core.config.data import HeldOutSettings
+from composer_replication.core.jsonl import write_lines
+from composer_replication.tokens.split import is_held_out
+from tests.cli.workspace import Said, files, recompose
+from tests.rollouts.logged import hint, session, site
+
+pytestmark = pytest.mark.train
+HELD = ("--held_out.fraction", "0.5")
+TRAIN = ("--train.steps", "2", "--train.batch_examples", "2", "--train.checkpoint_every", "2", *HELD)
+FLAGS = ("--evaluate.log_samples", "2", "--evaluate.log_max_new_tokens", "8", "--evaluate.samples", "200")
+NAMES = {f"s{n}": f"acme/app{n}" for n in range(6)}
+OUT = {n for n, r in NAMES.items() if is_held_out(session(name=n, repository=r), settings=HeldOutSettings(fraction=0.5))}
+
+
+def fill(work: Path) -> None:
+    """Six sessions of six repositories, each with one mistake and its hint; the hints differ, so that a placebo can shuffle them."""
+    write_sessions(work / "sessions.jsonl", [session(name=n, repository=r) for n, r in NAMES.items()])
+    write_lines(work / "sites.jsonl", [record_to_json(site(name=n)) for n in NAMES])
+    hints = [replace(hint(name=n), text=f"Reminder number {n}: available tools: Read, Edit, Bash.") for n in NAMES]
+    write_lines(work / "hints.jsonl", map(record_to_json, hints))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A work folder with a run on the logs, its placebo, and a run that forks."""
+    place = tmp_path_factory.mktemp("logs")
+    fill(place / "recompose")
+    assert recompose("build", *HELD, "-q", cwd=place).code == 0
+    for name, more in (("main", ()), ("null", ("--train.placebo", "shuffled_hints"))):
+        assert recompose("train", "--name", name, *TRAIN, *more, "-q", cwd=place).code == 0
+    yield place
+
+
+def read(said: Said) -> str:
+    return " ".join((said.out + said.err).replace("│", " ").split())
+
+
+def test_before_training_it_says_how_many_sites_there_are_and_what_they_can_show(tmp_path: Path) -> None:
+    fill(tmp_path / "recompose")
+    there = files(tmp_path)
+    said = recompose("evaluate", "--logs", *HELD, cwd=tmp_path)
+    assert said.code == 0 and files(tmp_path) == there and 1 < len(OUT) < 6
+    assert f"{len(OUT)} mistakes in {len(OUT)} sessions of {len(OUT)} repositories" in read(said)
+    assert "80 % power" in read(said) and "Connor 1987" in read(said) and f"left out {6 - len(OUT)} training" in read(said)
+    value = recompose("evaluate", "--logs", *HELD, "--json", cwd=tmp_path).value
+    assert (value["plan"]["sites"], value["plan"]["kinds"]) == (len(OUT), {"unknown_tool": len(OUT)})
+    none = recompose("evaluate", "--logs", cwd=tmp_path)
+    assert none.code == 0 and "0 mistakes" in read(none) and "held_out.fraction = 0.2" in read(none)
+
+
+def test_it_writes_the_rows_with_intervals_and_a_null_result_is_told_as_one(folder: Path) -> None:
+    call = ("evaluate", "main", "--logs", *FLAGS, *HELD, "--against", "placebo=null")
+    dry = recompose(*call, "--dry-run", "--json", cwd=folder)
+    assert dry.code == 0 and dry.value["rows"] == ["before", "after", "placebo"] and dry.value["plan"]["sites"] == len(OUT)
+    assert not (folder / "recompose" / "runs" / "main" / "evaluation_logs.json").exists()
+    said = recompose(*call, "--json", cwd=folder)
+    assert (said.code, said.err) == (0, "")
+    run = folder / "recompose" / "runs" / "main"
+    table = json.loads((run / "evaluation_logs.json").read_text("utf-8"))
+    assert {key: said.value[key] for key in table} == table
+    assert [row["name"] for row in table["rows"]] == ["before", "placebo", "after"]
+    for row in table["rows"]:
+        assert row["n"] == row["sessions"] == len(OUT) and row["samples"] == 2 * len(OUT)
+        assert row["recurrence"] == 0.0 and row["undecided"] + row["malformed"] == 1.0  # eight tokens of a student that knows nothing
+        assert row["recurrence_low"] == 0.0 < row["recurrence_high"]
+        lines = [json.loads(line) for line in (run / "evaluation_logs" / f"{row['name']}.jsonl").read_text("utf-8").splitlines()]
+        assert {line["session_id"] for line in lines} == OUT and {line["origin"] for line in lines} == {"student"}
+    pairs = {(p["a"], p["b"]) for p in table["paired"]}
+    assert pairs == {("after", "before"), ("after", "placebo"), ("placebo", "before")}
+    assert table["verdict"]["claim"] == "nothing" and table["verdict"]["sentence"].startswith("Null result")
+    assert len(set(table["weights_sha256"].values())) == 3 and table["steps"] == {"before": 0, "after": 2, "placebo": 2}
+    again = recompose(*call, cwd=folder)
+    assert again.code == 0 and json.loads((run / "evaluation_logs.json").read_text("utf-8")) == table
+    assert "Null result" in read(again) and "recurrence: after - before" in read(again)
+
+
+def test_what_the_run_was_trained_on_is_not_judged(folder: Path, tmp_path: Path) -> None:
+    """The split is the run's own; examples that hold a held-out session are found, and examples that are gone are told."""
+    said = recompose("evaluate", "main", "--logs", "--dry-run", "--json", cwd=folder)  # these flags do not name the split
+    assert said.code == 0 and said.value["plan"]["sites"] == len(OUT) and said.value["notes"] == []
+    work = tmp_path / "recompose"
+    fill(work)
+    assert recompose("build", "-q", cwd=tmp_path).code == 0
+    assert recompose("train", "--name", "all", *TRAIN, "-q", cwd=tmp_path).code == 0  # trained on all, though its settings hold some out
+    told = recompose("evaluate", "all", "--logs", "--dry-run", cwd=tmp_path)
+    assert told.code == 1 and "the run was trained on it" in read(told)
+    (work / "examples" / "examples.jsonl").unlink()
+    gone = recompose("evaluate", "all", "--logs", "--dry-run", "--json", cwd=tmp_path)
+    assert gone.code == 0 and "no longer here" in gone.value["notes"][0]
+
+
+def test_a_run_that_forks_says_so_and_stale_sessions_are_refused(folder: Path, tmp_path: Path) -> None:
+    fork = ("--train.fork", "true", "--train.fork_sites", "2", "--rollouts.max_new_tokens", "8")
+    said = recompose("train", "--name", "forked", *TRAIN, *fork, cwd=folder)
+    assert said.code == 0 and f"{6 - len(OUT)} imported sites" in read(said)
+    run = folder / "recompose" / "runs" / "forked"
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+    assert [(line["fork/sites"], line["fork/samples"], line["fork/same"], line["hint/tokens"]) for line in lines] == [(2, 2, 0, 0)] * 2
+    rows = [json.loads(line) for step in (0, 1) for line in (run / "forks" / f"step_00000{step}.jsonl").read_text("utf-8").splitlines()]
+    assert {row["session_id"] for row in rows}.isdisjoint(OUT) and {row["tokens"] for row in rows} <= set(range(1, 9))
+    fill(tmp_path / "recompose")
+    assert recompose("build", *HELD, "-q", cwd=tmp_path).code == 0
+    write_sessions(tmp_path / "recompose" / "sessions.jsonl", [session(name=n) for n in NAMES])
+    stale = recompose("train", *TRAIN, *fork, "--dry-run", cwd=tmp_path)
+    assert stale.code == 1 and "built from another sessions.jsonl" in read(stale)

@@ -1,0 +1,157 @@
+"""`train.fork`: at imported sites the student's own failures become hint views on its own ids; all else is counted and left alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from composer_replication.core.config.root import Config
+from composer_replication.core.config.train import BuildSettings
+from composer_replication.core.errors import AlignmentError, ConfigError, DataError, SiteError
+from composer_replication.core.trace import Text
+from composer_replication.models.load import Student
+from composer_replication.tokens.dataset import build_examples
+from composer_replication.tokens.example import TrainingExample
+from composer_replication.training import forked as module
+from composer_replication.training.forked import Forked, without_views
+from composer_replication.training.loop import train
+from tests.rollouts.logged import ERROR, MISTAKE, call, hint, parrot, renderer, said, session, site
+from tests.rollouts.small_world import message_ids, tiny
+from tests.training.small_student import make_run
+
+pytestmark = pytest.mark.train
+CAT, READ = said(call("Cat", path="src/a.py")), said(call("Read", path="src/a.py"))
+
+
+def config(**fields: Any) -> Config:
+    settings = {"fork": True, "fork_sites": 1, "steps": 2, "batch_examples": 2, "checkpoint_every": 2, "grad_every": 2, **fields}
+    return Config.model_validate({"train": settings, "rollouts": {"max_new_tokens": 40, "batch_episodes": 1}})
+
+
+def examples(*names: str, kind: str = "unknown_tool") -> list[TrainingExample]:
+    built = build_examples(
+        [session(kind, name) for name in names],
+        sites=[site(kind, name) for name in names],
+        hints=[hint(kind, name) for name in names],
+        renderer=renderer(),
+        settings=BuildSettings(),
+    )
+    return [item for item in built if isinstance(item, TrainingExample)]
+
+
+def producer(*names: str, kind: str = "unknown_tool", **fields: Any) -> Forked:
+    return Forked(
+        config=config(**fields),
+        renderer=renderer(),
+        sessions={name: session(kind, name) for name in names},
+        sites={site(kind, name).id: site(kind, name) for name in names},
+    )
+
+
+def test_a_failure_becomes_a_view_on_the_ids_that_were_sampled_below_the_same_hint() -> None:
+    (imported,) = examples("s1")
+    live = producer("s1")
+    made = live.step(parrot(CAT), live.spots([imported]), step=0)
+    (example,) = made.examples
+    (view,), (old,) = example.hints, imported.hints
+    written = tuple(message_ids(renderer(), CAT))
+    assert view.target_ids == written == example.ids[slice(*view.span)] and example.ids[-len(written) :] == written
+    assert (example.origin, view.origin, old.origin) == ("student", "student", "trace")
+    assert example.ids[: view.span[0]] == imported.ids[: old.span[0]] and example.trained == ()
+    assert (view.at, view.hint_ids, view.kind) == (old.at, old.hint_ids, "unknown_tool")
+    text = renderer().codec.decode(list(example.teacher_ids(view)))
+    assert "Reminder: available tools" in text and MISTAKE not in text and ERROR not in text
+    assert text.index("Reminder") < text.index('"Cat"') and example.turns[-1].body == view.span
+
+
+def test_what_is_no_failure_of_the_sites_kind_trains_nothing_and_is_counted() -> None:
+    live = producer("s1", fork_samples=4)
+    other, silent = said(call("Read", file="a")), said("Nothing.")
+    made = live.step(parrot(READ, CAT, other, silent), live.spots(examples("s1")), step=0)
+    assert [fork.checked.outcome for fork in made.forks] == ["ok", "same", "other", "undecided"] and len(made.examples) == 1
+    facts = made.facts
+    assert {k: facts[f"fork/{k}"] for k in ("sites", "samples", "ok", "same", "other", "malformed", "undecided", "sites_same")} == {
+        "sites": 1, "samples": 4, "ok": 1, "same": 1, "other": 1, "malformed": 0, "undecided": 1, "sites_same": 1,
+    }  # fmt: skip
+    assert facts["fork/tokens"] == len(made.forks[1].ids)
+    assert facts["fork/sampled_tokens"] == sum(len(message_ids(renderer(), m)) for m in (READ, CAT, other, silent))
+
+
+def test_sites_are_drawn_in_passes_and_steps_sample_anew() -> None:
+    live = producer("s1", "s2", "s3", fork_sites=2)
+    spots = live.spots(examples("s1", "s2", "s3"))
+    model = tiny(len(renderer().tokenizer))
+    steps = [live.step(model, spots, step=step) for step in range(3)]
+    drawn = [fork.site.session_id for made in steps for fork in made.forks]
+    assert sorted(drawn) == ["s1", "s1", "s2", "s2", "s3", "s3"] and len(set(drawn[:3])) == 3
+    assert live.num_samples(spots) == 2
+    again = live.step(model, spots, step=1)
+    assert [f.ids for f in again.forks] == [f.ids for f in steps[1].forks]
+    by_site = {f.site.session_id: f.ids for f in steps[0].forks}
+    assert any(by_site.get(f.site.session_id, f.ids) != f.ids for made in steps[1:] for f in made.forks)
+
+
+def test_sessions_that_changed_since_the_build_are_refused() -> None:
+    built = examples("s1")
+    live = producer("s1")
+    log = live.sessions["s1"]
+    changed = replace(log, turns=(replace(log.turns[0], blocks=(Text("Other words."),)), *log.turns[1:]))
+    other = replace(live, sessions={"s1": changed})
+    with pytest.raises(AlignmentError, match="build again"):
+        other.step(parrot(CAT), other.spots(built), step=0)
+    with pytest.raises(DataError, match="not among those given"):
+        replace(live, sessions={}).spots(built)
+    with pytest.raises(SiteError, match="turn 5, the site is turn 3"):
+        moved = replace(site(), turn=3)
+        replace(live, sites={site().id: moved}).spots(built)
+    with pytest.raises(DataError, match="no imported hint view"):
+        live.spots(without_views(built))
+    with pytest.raises(ConfigError, match="in one forward"):
+        producer("s1", micro_tokens=600).spots(built)
+
+
+def test_a_run_trains_on_forks_alone_and_writes_them_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The student says what a script says; the imported views, which another model wrote, reach no step."""
+    seen: list[TrainingExample] = []
+    scripts = iter([CAT, READ])
+    real = module.sample_forks
+    monkeypatch.setattr(module, "sample_forks", lambda model, spots, **how: real(parrot(next(scripts)), spots, **how))
+    from composer_replication.training import loop
+
+    step = loop.train_step
+
+    def spied(trainer: Any, drawn: list[TrainingExample], pairs: Any, **more: Any) -> Any:
+        seen.extend(drawn)
+        assert more["hint_sites"] == 1
+        return step(trainer, drawn, pairs, **more)
+
+    monkeypatch.setattr(loop, "train_step", spied)
+    live, built = producer("s1"), examples("s1")
+    model = tiny(len(renderer().tokenizer), seed=5)
+    student = Student(name="tiny", model=model.train(), tokenizer=renderer().tokenizer)
+    run = make_run(tmp_path, live.config)
+    result = train(live.config, student=student, examples=built, run=run, forked=live)
+    views = [view for example in seen for view in example.hints]
+    assert [view.origin for view in views] == ["student"] and views[0].target_ids == tuple(message_ids(renderer(), CAT))
+    assert [e.trained != () for e in seen].count(True) == 2  # lm_ce goes on with the log's good messages
+    first, second = run.metrics()
+    assert (first["hint/status"], first["hint/tokens"], first["fork/same"]) == ("active", len(views[0].target_ids), 1)
+    assert (second["hint/status"], second["hint/tokens"], second["fork/ok"]) == ("exhausted", 0, 1)
+    assert result.statuses["lm_ce"] == "active"
+    line = json.loads((run.path / "forks" / "step_000000.jsonl").read_text("utf-8"))
+    assert (line["site_id"], line["origin"], line["outcome"]) == (site().id, "student", "same")
+
+
+def test_the_setting_and_its_producer_come_together(tmp_path: Path) -> None:
+    student = Student(name="tiny", model=tiny(len(renderer().tokenizer), seed=5), tokenizer=renderer().tokenizer)
+    for settings, given, told in (
+        (config(), None, "given together"),
+        (config(fork=False), producer("s1"), "given together"),
+        (config(hint={"weight": 0.0}), producer("s1"), "whose weight is 0"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            train(settings, student=student, examples=examples("s1"), run=make_run(tmp_path, settings), forked=given)

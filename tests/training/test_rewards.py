@@ -1,0 +1,192 @@
+"""What a rollout is worth in training: scores, advantages by convention, staleness, and the words of health about flat steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from composer_replication.core.config.train import HealthSettings, PolicySettings
+from composer_replication.core.errors import AlignmentError, ConfigError
+from composer_replication.rollouts.groups import Group, Groups, advantages, fresh, scaled_advantages
+from composer_replication.rollouts.sampler import sample_rollouts
+from composer_replication.rollouts.sampling import Sampling
+from composer_replication.training import live as live_module
+from composer_replication.training.health import PolicyHealth
+from composer_replication.training.live import LiveStep
+from composer_replication.training.reference import frozen
+from composer_replication.training.rewards import scores, start_kl
+from composer_replication.training.world import World
+from tests.training.scripted import careless_sample, live_config, make_live, renderer, tiny_student, workshop
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with workshop() as opened:
+        yield opened
+
+
+def played(world: World, *, sample: Any = careless_sample, step: int = 0, kl: Any = None, **options: Any) -> LiveStep:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(live_module, "sample_rollouts", sample)
+        return make_live(world, live_config(**options)).step(None, step=step, kl=kl)
+
+
+def weighed(made: LiveStep) -> dict[str, float]:
+    return {e.id: e.actions[0].advantage for e in made.examples if e.actions}
+
+
+def groups_of(made: LiveStep) -> list[tuple[Any, ...]]:
+    return [made.rollouts[i : i + 4] for i in range(0, len(made.rollouts), 4)]
+
+
+def test_advantages_by_convention() -> None:
+    rewards = (1.0, 0.0, 0.0, 0.5)
+    mean = 0.375
+    deviation = math.sqrt(sum((r - mean) ** 2 for r in rewards) / 3)
+    assert advantages(rewards) == pytest.approx([r - mean for r in rewards])
+    assert scaled_advantages(rewards) == pytest.approx([(r - mean) / (deviation + 1e-4) for r in rewards])
+
+
+@pytest.mark.parametrize("objective", ["dr_grpo", "grpo", "dapo", "gspo", "cispo"])
+def test_the_objective_decides_what_an_advantage_is(world: World, objective: str) -> None:
+    made = played(world, train={"policy": {"weight": 1.0, "objective": objective}})
+    found, how = weighed(made), advantages if objective == "dr_grpo" else scaled_advantages
+    mixed = [g for g in groups_of(made) if len({r.reward for r in g}) > 1]
+    assert mixed
+    for group in mixed:
+        expected = how([r.reward for r in group])
+        assert [found[r.session.id] for r in group] == pytest.approx(list(expected))
+
+
+def test_invalid_calls_cost_and_length_costs_and_success_stays_what_it_was(world: World) -> None:
+    plain = played(world)
+    policy: dict[str, Any] = {"weight": 1.0, "behaviours": {"invalid_calls": 0.25}, "length": {"weight": 0.01}}
+    shaped = played(world, train={"policy": policy})
+    assert shaped.facts["rollouts/success"] == plain.facts["rollouts/success"]
+    assert shaped.facts["rollouts/score"] < plain.facts["rollouts/score"] == plain.facts["rollouts/success"]
+    worth = scores(shaped.rollouts, PolicySettings.model_validate(policy), count=renderer().codec.count)
+    for group in groups_of(shaped):
+        own = [worth[r.session.id] for r in group]
+        if len(set(own)) > 1:  # else four times the same episode; otherwise no rollout is left out, whatever it did
+            assert [weighed(shaped)[r.session.id] for r in group] == pytest.approx(list(advantages(own)))
+        assert all(w < r.reward for w, r in zip(own, group, strict=True))
+    assert len(weighed(shaped)) > len(weighed(plain))  # a group of equal rewards may differ in what it took
+
+
+def test_the_longer_of_two_successes_is_worth_less(world: World) -> None:
+    rollout = next(r for r in played(world).rollouts if r.reward == 1.0)
+    turns = rollout.session.turns
+    longer = replace(
+        rollout,
+        session=replace(
+            rollout.session, id="longer", turns=(*turns, *turns[-1:]), segments=(replace(rollout.session.segments[0], end=len(turns) + 1),)
+        ),
+    )
+    settings = PolicySettings.model_validate({"length": {"weight": 0.1}})
+    worth = scores([rollout, longer], settings, count=renderer().codec.count)
+    assert worth["longer"] < worth[rollout.session.id] < 1.0
+
+
+def test_k1_is_the_sum_of_log_ratios_to_the_start_and_is_taken_off(world: World) -> None:
+    student = tiny_student()
+    options = Sampling(max_new_tokens=8, max_context_tokens=1024, seed=3)
+    envs = [make() for make, _ in zip(world.train(5), range(3), strict=False)]
+    rollouts = sample_rollouts(student.model, envs, renderer=renderer(), settings=options, author="tiny")
+    start = frozen(tiny_student(seed=1))
+    found = start_kl(start, rollouts, pad_id=0, max_tokens=4096, device="cpu")
+    other = tiny_student(seed=1).model.eval()
+    for rollout in rollouts:
+        with torch.no_grad():
+            logp = other(input_ids=torch.tensor([rollout.ids])).logits[0].double().log_softmax(-1)
+        expected = sum(
+            p - float(logp[t.context_tokens + k - 1, i])
+            for t in rollout.session.turns
+            if t.sampled
+            for k, (i, p) in enumerate(zip(t.sampled.ids, t.sampled.logprobs, strict=True))
+        )
+        assert found[rollout.session.id] == pytest.approx(expected, abs=1e-3) and abs(expected) > 0.01
+    same = start_kl(frozen(student), rollouts, pad_id=0, max_tokens=4096, device="cpu")
+    assert all(abs(value) < 1e-3 for value in same.values())
+    worth = scores(rollouts, PolicySettings(kl=0.1), count=len, kl=found)
+    assert worth == pytest.approx({r.session.id: r.reward - 0.1 * found[r.session.id] for r in rollouts})
+    with pytest.raises(AlignmentError, match="was not measured"):
+        scores(rollouts, PolicySettings(kl=0.1), count=len)
+
+
+def test_the_step_measures_kl_only_where_it_is_part_of_the_reward(world: World) -> None:
+    asked: list[int] = []
+
+    def kl(rollouts: Any) -> dict[str, float]:
+        asked.append(len(rollouts))
+        return {r.session.id: float(i % 3) for i, r in enumerate(rollouts)}
+
+    assert "rollouts/kl_start" not in played(world, kl=kl).facts and not asked
+    made = played(world, kl=kl, train={"policy": {"weight": 1.0, "kl": 0.5}})
+    assert asked == [12] and made.facts["rollouts/kl_start"] == 1.0
+    assert made.facts["rollouts/score"] == pytest.approx(made.facts["rollouts/success"] - 0.5)
+
+
+# ---- staleness ----
+
+
+def aged(*versions: int) -> Any:
+    """`careless_sample` whose rollouts were sampled by older weights, in turn."""
+
+    def sample(*args: Any, version: int = -1, **options: Any) -> Any:
+        return [replace(r, version=versions[i % len(versions)]) for i, r in enumerate(careless_sample(*args, version=version, **options))]
+
+    return sample
+
+
+def test_stale_rollouts_are_not_trained_on_and_counted(world: World) -> None:
+    whole = played(world, step=4)
+    assert all(r.version == 4 for r in whole.rollouts) and whole.facts["rollouts/stale"] == 0
+    made = played(world, step=4, sample=aged(4, 3, 2, 3))
+    assert made.facts["rollouts/stale"] == 3 and made.num_rollouts == 9 and len(made.rollouts) == 12
+    stale = {r.session.id for r in made.rollouts if r.version == 2}
+    assert stale and not stale & {e.id for e in made.examples}
+    for group in groups_of(made):
+        left = [r for r in group if r.version > 2]
+        if len({r.reward for r in left}) > 1:
+            assert [weighed(made)[r.session.id] for r in left] == pytest.approx(list(advantages([r.reward for r in left])))
+    assert played(world, step=4, sample=aged(4, 3, 2, 3), max_staleness=2).facts["rollouts/stale"] == 0
+    unknown = played(world, step=4, sample=aged(-1))
+    assert unknown.facts["rollouts/stale"] == 12 and unknown.examples == () and unknown.num_rollouts == 0
+
+
+def test_a_group_of_one_has_no_difference(world: World) -> None:
+    four = played(world).rollouts[:4]
+    group = Group("t", tuple(replace(r, version=v) for r, v in zip(four, (0, 0, 0, 5), strict=True)))
+    assert fresh(Groups(groups=(group,), flat=(), num_extra=0), now=5, max_staleness=1).rollouts == ()
+
+
+# ---- health ----
+
+
+def test_a_step_without_any_difference_in_rewards_is_said_once() -> None:
+    health = PolicyHealth(settings=HealthSettings())
+    spreads = [0.5, 0.0, 0.0, 0.4, 0.0]
+    said = [[w["measure"] for w in health.calls({"rollouts/advantage_spread": s})] for s in spreads]
+    assert said == [[], ["rollouts/advantage_spread"], [], [], ["rollouts/advantage_spread"]] and health.breach() is None
+    again = PolicyHealth(settings=HealthSettings())
+    again.restore(health.state())
+    assert again.flat_steps == 1 and again.calls({"rollouts/advantage_spread": 0.0}) == []
+
+
+def test_a_run_whose_environment_fails_is_stopped_by_name() -> None:
+    health = PolicyHealth(settings=HealthSettings(max_lost=0.3))
+    for lost, rule in ((0.4, None), (0.3, None), (0.5, None), (0.6, "environment")):
+        health.calls({"rollouts/lost": lost})
+        breach = health.breach()
+        assert (breach.rule if breach else None) == rule
+    assert "failed or hung in 60% of the rollouts, 2 steps in a row" in breach.words  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def test_a_behaviour_of_no_name_is_refused_before_the_first_step(world: World) -> None:
+    with pytest.raises(ConfigError, match="no behaviour 'politeness'"):
+        make_live(world, live_config(train={"policy": {"weight": 1.0, "behaviours": {"politeness": 1.0}}}))
