@@ -16,11 +16,11 @@ from composer_replication.core.trace import HUMAN, Session, Text, ToolCall, Tool
 from composer_replication.rollouts.border import clean_text
 from composer_replication.rollouts.crew import Crew, Job
 from composer_replication.rollouts.envs.env import Opening, Reply
-from composer_replication.rollouts.envs.tools import Tool, ToolEnv, issue
 from composer_replication.rollouts.episode import CUT, Episode, Rollout, Voice
 from composer_replication.rollouts.meter import Meter
 from composer_replication.rollouts.sampler import sample_rollouts
 from composer_replication.rollouts.sampling import Limits, Sampling
+from composer_replication.rollouts.tools import Tool, ToolEnv, issue
 from tests.rollouts.small_world import Parrot, Shelf, message_ids, parroted, tiny
 from tests.tokens.students import renderer
 
