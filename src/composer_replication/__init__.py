@@ -27,6 +27,8 @@ _HOMES: dict[str, str] = {
     "core.guide": "TOOL_ERROR_TAG TraceExample TraceState TraceTurn",
     "data.guide": "ClaudeCodeIngester claude_states_to_trace_examples",
     "data.sites.guide": "default_classify_error",
+    "data.curate.guide": "DJNormalizer DPOPair NormalizedDPOPair extract_dpo_pairs replay_and_normalize_trace"
+    " replay_and_normalize_trace_sync",
     "tokens.guide": "CollatorConfig ComposerDataCollator",
     "losses.entropy": "teacher_entropy",
     "losses.guide": "TAIDScheduler entropy_aware_opd_loss generalized_jsd_loss simpo_loss taid_loss",
@@ -34,6 +36,8 @@ _HOMES: dict[str, str] = {
     "data.hints.write": "write_hints",
     "data.replay.agree": "agree",
     "data.replay.ask": "replay",
+    "data.curate.curator": "Curator",
+    "data.curate.recipe": "load_recipe",
     "report.claims": "claims",
     "report.data": "run_view",
     "report.run": "run_report",

@@ -200,6 +200,8 @@ def _evidence(parameters: Mapping[str, Any]) -> Check:
 
 def _same_language(parameters: Mapping[str, Any]) -> Check:
     def check(pair: Pair) -> str:
+        if not pair.chosen.prose or not pair.rejected.prose:
+            return ""
         chosen, rejected = guess(pair.chosen.prose), guess(pair.rejected.prose)
         least = parameters["min_score"]
         sure = all(found.language and found.score >= least for found in (chosen, rejected))

@@ -79,31 +79,34 @@ class Near:
         bucket = self.buckets[calls]
         while bucket.waiting:
             waiting_id, waiting_text = bucket.waiting.pop()
-            self._keep(bucket, waiting_id, self._stretches(waiting_text))
-        hashes = self._stretches(text)
-        sketch, tried = _sketch(hashes), set[int]()
-        for band in _bands(hashes):
+            falling = self._stretches(waiting_text)
+            _keep(bucket, waiting_id, _bands(falling), _sketch(falling))
+        falling = self._stretches(text)
+        sketch, bands, tried = _sketch(falling), _bands(falling), set[int]()
+        for band in bands:
             for number in bucket.bands.get(band, ()):
                 if number not in tried and overlap(sketch, bucket.sketches[number][1]) >= self.threshold:
                     return bucket.sketches[number][0]
                 tried.add(number)
-        self._keep(bucket, pair.id, hashes)
+        _keep(bucket, pair.id, bands, sketch)
         return ""
 
-    def _keep(self, bucket: _Bucket, pair_id: str, hashes: set[int]) -> None:
-        for band in _bands(hashes):
-            bucket.bands[band].append(len(bucket.sketches))
-        bucket.sketches.append((pair_id, _sketch(hashes)))
-
-    def _stretches(self, text: str) -> set[int]:
-        """A number per stretch of words; the hash of a tuple of integers is not salted, so every run finds the same."""
+    def _stretches(self, text: str) -> list[int]:
+        """A number per stretch of words, from large to small; the hash of a tuple of integers is not salted, so every run finds the same."""
         text = text.lower() if self.lowercase else text
         words = list(map(crc32, text.encode("utf-8", "surrogatepass").split()))
-        return {hash(stretch) & _MASK for stretch in zip(*(words[start:] for start in range(self.window)), strict=False)}
+        stretches = zip(*(words[start:] for start in range(self.window)), strict=False)
+        return sorted({number & _MASK for number in set(map(hash, stretches))}, reverse=True)
 
 
-def _sketch(hashes: set[int]) -> array[int]:
-    return array("Q", sorted(hashes)[:_SKETCH])
+def _keep(bucket: _Bucket, pair_id: str, bands: list[tuple[int, ...]], sketch: array[int]) -> None:
+    for band in bands:
+        bucket.bands[band].append(len(bucket.sketches))
+    bucket.sketches.append((pair_id, sketch))
+
+
+def _sketch(falling: list[int]) -> array[int]:
+    return array("Q", falling[-_SKETCH:])
 
 
 def _calls(pair: Pair) -> int:
@@ -112,18 +115,16 @@ def _calls(pair: Pair) -> int:
     return int.from_bytes(blake2b(repr(calls).encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
 
 
-def _bands(hashes: set[int]) -> list[tuple[int, ...]]:
+def _bands(falling: list[int]) -> list[tuple[int, ...]]:
     """The smallest hash of every bin, in threes, each with its place; an empty bin borrows from the next one that is not."""
-    if not hashes:
+    if not falling:
         return []
-    bins = [_MASK + 1] * _BINS
-    for value in hashes:
-        place = value % _BINS
-        if value < bins[place]:
-            bins[place] = value
-    for place in range(2 * _BINS - 2, -1, -1):
-        if bins[place % _BINS] > _MASK:
-            bins[place % _BINS] = bins[(place + 1) % _BINS]
+    smallest = {value % _BINS: value for value in falling}  # the last one of a bin is its smallest
+    bins = [smallest.get(place, -1) for place in range(_BINS)]
+    if len(smallest) < _BINS:
+        for place in range(2 * _BINS - 2, -1, -1):
+            if bins[place % _BINS] < 0:
+                bins[place % _BINS] = bins[(place + 1) % _BINS]
     return [(start, *bins[start : start + _ROWS]) for start in range(0, _BINS, _ROWS)]
 
 

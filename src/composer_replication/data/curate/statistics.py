@@ -145,6 +145,16 @@ def word_rep_ratio(text: str, parameters: Mapping[str, Any]) -> float:
     return sum(n for n in counts if n > 1) / grams
 
 
+def most_word_rep_ratio(text: str, parameters: Mapping[str, Any]) -> float:
+    """A bound above `word_rep_ratio` in a fifth of its time: here words lose the signs inside them, too, so more of them are equal."""
+    size = parameters["rep_len"]
+    if not text.isascii():
+        return 1.0
+    words = text.lower().encode().translate(_ASCII_TO_BLANK, _ASCII_DELETE_IN_WORDS).split()
+    grams = len(words) - size + 1
+    return 2 * (grams - len(set(zip(*(words[n:] for n in range(size)), strict=False)))) / grams if grams > 0 else 0.0
+
+
 def _words(text: str) -> list[str]:
     pieces = text.replace("\n", " ").replace("\t", " ").split(" ")
     return [word for piece in pieces if (word := _stripped(piece))]
@@ -175,6 +185,10 @@ STATISTICS: Mapping[str, Statistic] = {
         bound=most_char_rep_ratio,
     ),
     "word_repetition_filter": Statistic(
-        count=word_rep_ratio, least=("min_ratio", 0.0), most=("max_ratio", 0.5), parameters={"rep_len": 10, "lang": "en"}
+        count=word_rep_ratio,
+        least=("min_ratio", 0.0),
+        most=("max_ratio", 0.5),
+        parameters={"rep_len": 10, "lang": "en"},
+        bound=most_word_rep_ratio,
     ),
 }

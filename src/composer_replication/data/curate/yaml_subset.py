@@ -125,8 +125,7 @@ def _scalar(text: str, line: _Line, where: str) -> Any:
 
 
 def _parts(text: str) -> list[str]:
-    parts = re.findall(r"\"[^\"]*\"|'[^']*'|[^,]+", text)
-    return [part.strip() for part in parts if part.strip()]
+    return [part.strip() for part in re.findall(r"\s*(\"[^\"]*\"|'[^']*'|[^,]+)", text) if part.strip()]
 
 
 def _refuse(what: str, line: _Line, where: str) -> ConfigError:
