@@ -13,7 +13,7 @@ import pytest
 from composer_replication.data.curate.curator import Curator
 from composer_replication.data.curate.data_juicer import DataJuicer, curate_with
 from composer_replication.data.curate.recipe import load_recipe, read_recipe
-from tests.data.curate.pairs import usual_pairs
+from tests.data.curate.pairs import pair, say, usual_pairs
 
 VARIABLE = "COMPOSER_DATA_JUICER"
 COUNT = int(os.environ.get("COMPOSER_DATA_JUICER_PAIRS", "10000"))
@@ -74,6 +74,14 @@ def test_each_counting_operator_drops_something_by_itself(engine: DataJuicer) ->
         _, judged = curate_with(engine, recipe, pairs)
         assert [pair.id for pair, dropped in judged if dropped is None] == kept, step.name
         assert len(kept) < len(pairs), step.name
+
+
+def test_a_share_that_is_exactly_the_bound_is_kept_by_both(engine: DataJuicer) -> None:
+    """data-juicer reads its own 0.3 back as 0.30000000000000004."""
+    recipe = read_recipe("process:\n  - character_repetition_filter:\n      max_ratio: 0.3\n")
+    pairs = [pair(say("From main the. From main the."), say("Something else is said here.")), *usual_pairs(5, seed=2)]
+    _, judged = curate_with(engine, recipe, pairs)
+    assert judged[0][1] is None is Curator(recipe).judge(pairs[0])
 
 
 def test_where_nothing_is_left_nothing_is_kept(engine: DataJuicer) -> None:

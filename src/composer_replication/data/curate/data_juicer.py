@@ -35,6 +35,7 @@ PACKAGES = ("data_juicer", "ray", "torch", "aiohttp", "datasets")
 _CHECK = "import importlib.util as u, json, sys; print(json.dumps([n for n in sys.argv[1:] if u.find_spec(n) is None]))"
 _RUN = "from data_juicer.tools.process_data import main; main()"
 TIMEOUT_S = 3600
+_ROUNDING = 1e-9
 HOW = "python -m venv .venv-data-juicer, then pip install torch (a CPU build) and after it py-data-juicer==1.6.1 aiohttp ray"
 
 
@@ -87,8 +88,15 @@ def _environment() -> dict[str, str]:
 
 
 def operator_of(step: Step) -> dict[str, Any]:
-    """A step as data-juicer is told it. Bounds without an end are left out."""
-    return {step.name: {k: v for k, v in step.parameters.items() if k != "text_key" and v != float("inf")}}
+    """A step as data-juicer is told it. Bounds without an end are left out, those of shares are wider by a billionth.
+
+    data-juicer keeps its numbers as text of ten digits and reads 0.3 back as 0.30000000000000004: a share that is exactly the bound would
+    fall on either side by chance. No share of a text that anybody writes lies that close to a bound without being it.
+    """
+    least, most = STATISTICS[step.name].least[0], STATISTICS[step.name].most[0]
+    wider = {least: -_ROUNDING, most: _ROUNDING}
+    told = {k: v + wider[k] if k in wider and isinstance(v, float) else v for k, v in step.parameters.items()}
+    return {step.name: {k: v for k, v in told.items() if k != "text_key" and v != float("inf")}}
 
 
 def curate_with(engine: DataJuicer, recipe: Recipe, pairs: Sequence[Pair]) -> tuple[Curator, list[tuple[Pair, Dropped | None]]]:

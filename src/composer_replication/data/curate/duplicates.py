@@ -92,7 +92,7 @@ class Near:
         return ""
 
     def _stretches(self, text: str) -> list[int]:
-        """A number per stretch of words, from large to small; the hash of a tuple of integers is not salted, so every run finds the same."""
+        """A number per stretch of words, falling; the hash of a tuple of integers is not salted, so every run finds the same."""
         text = text.lower() if self.lowercase else text
         words = list(map(crc32, text.encode("utf-8", "surrogatepass").split()))
         stretches = zip(*(words[start:] for start in range(self.window)), strict=False)
