@@ -158,9 +158,9 @@ def _statistic(step: Step, pair: Pair) -> str:
 
 def _out_of_bounds(step: Step, side: Side) -> str:
     statistic, parameters = STATISTICS[step.name], step.parameters
-    text = side.text if parameters["text_key"] == "text" else side.words
-    if parameters["text_key"] == "words" and side.turn.calls:
+    if parameters["text_key"] == "words" and side.calls:
         return ""
+    text = side.text if parameters["text_key"] == "text" else side.words
     least, most = parameters[statistic.least[0]], parameters[statistic.most[0]]
     if statistic.bound is not None and least <= 0 and statistic.bound(text, parameters) <= most:
         return ""
@@ -227,7 +227,7 @@ def _disagreement(parameters: Mapping[str, Any]) -> Check:
     alike: Likeness = likeness_by(parameters["embed"], setting="disagreement_filter.embed")
 
     def check(pair: Pair) -> str:
-        if parameters["field"] == "words" and (pair.chosen.turn.calls or pair.rejected.turn.calls):
+        if parameters["field"] == "words" and (pair.chosen.calls or pair.rejected.calls):
             return ""
         value = alike(pair.chosen.text, pair.rejected.text)
         least, most = parameters["min_likeness"], parameters["max_likeness"]

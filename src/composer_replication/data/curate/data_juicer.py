@@ -133,7 +133,7 @@ def _by_counting(engine: DataJuicer, steps: Sequence[Step], pairs: Sequence[Pair
         rows = [
             {"text": side.text if column == "text" else side.words, "pair": n, "side": name}
             for n, name, side in sides
-            if column == "text" or not side.turn.calls
+            if column == "text" or not side.calls
         ]
         if not mine or not rows:
             continue

@@ -21,7 +21,6 @@ from composer_replication.data.curate.pair import Pair
 from composer_replication.data.replay.actions import SAY, Action
 
 _BINS, _ROWS, _SKETCH = 30, 3, 128
-_MASK = 2**61 - 1
 _DIGITS_AND_SIGNS = re.compile(r"[\W\d_]+")
 
 
@@ -96,7 +95,7 @@ class Near:
         text = text.lower() if self.lowercase else text
         words = list(map(crc32, text.encode("utf-8", "surrogatepass").split()))
         stretches = zip(*(words[start:] for start in range(self.window)), strict=False)
-        return sorted({number & _MASK for number in set(map(hash, stretches))}, reverse=True)
+        return sorted(set(map(hash, stretches)), reverse=True)
 
 
 def _keep(bucket: _Bucket, pair_id: str, bands: list[tuple[int, ...]], sketch: array[int]) -> None:
@@ -106,7 +105,7 @@ def _keep(bucket: _Bucket, pair_id: str, bands: list[tuple[int, ...]], sketch: a
 
 
 def _sketch(falling: list[int]) -> array[int]:
-    return array("Q", falling[-_SKETCH:])
+    return array("q", falling[-_SKETCH:])
 
 
 def _calls(pair: Pair) -> int:
@@ -120,11 +119,11 @@ def _bands(falling: list[int]) -> list[tuple[int, ...]]:
     if not falling:
         return []
     smallest = {value % _BINS: value for value in falling}  # the last one of a bin is its smallest
-    bins = [smallest.get(place, -1) for place in range(_BINS)]
     if len(smallest) < _BINS:
         for place in range(2 * _BINS - 2, -1, -1):
-            if bins[place % _BINS] < 0:
-                bins[place % _BINS] = bins[(place + 1) % _BINS]
+            if place % _BINS not in smallest and (place + 1) % _BINS in smallest:
+                smallest[place % _BINS] = smallest[(place + 1) % _BINS]
+    bins = [smallest[place] for place in range(_BINS)]
     return [(start, *bins[start : start + _ROWS]) for start in range(0, _BINS, _ROWS)]
 
 

@@ -31,7 +31,7 @@ class Side:
     """One message of a pair.
 
     `text` is everything it says and calls (one line of JSON per call), `words` what it says - "" where it calls a tool: a call has no
-    words to count. `prose` is what it says in either case.
+    words to count. `prose` is what it says in either case, `calls` whether it calls.
     """
 
     turn: Turn
@@ -39,6 +39,7 @@ class Side:
     text: str
     words: str
     prose: str
+    calls: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +80,9 @@ def side_of(turn: Turn, *, scene: Scene = NOWHERE) -> Side:
     ('Read {"path":"b.py"}', '')
     """
     prose = turn.text
-    if not turn.calls:
-        return Side(turn=turn, action=canonical(turn, scene), text=prose, words=prose, prose=prose)
     calls = [f"{c.name} {json.dumps(c.arguments, ensure_ascii=False, separators=(',', ':'), default=str)}" for c in turn.calls]
-    text = "\n".join([prose, *calls] if prose else calls)
-    return Side(turn=turn, action=canonical(turn, scene), text=text, words="", prose=prose)
+    text = "\n".join([prose, *calls] if prose and calls else calls or [prose])
+    return Side(turn=turn, action=canonical(turn, scene), text=text, words="" if calls else prose, prose=prose, calls=bool(calls))
 
 
 def pairs_of(session: Session, preferences: Iterable[Preference], *, held_out: bool = False) -> Iterator[Pair]:

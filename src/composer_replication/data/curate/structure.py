@@ -22,7 +22,7 @@ def no_action(turn: Turn, tools: Mapping[str, ToolSpec]) -> str:
 
 def not_offered(turn: Turn, tools: Mapping[str, ToolSpec]) -> str:
     """A call of a tool that nobody offered; where no tools are known nothing is said."""
-    return next((f"there is no tool {call.name!r}" for call in turn.calls if tools and call.name not in tools), "")
+    return next((f"there is no tool {call.name!r}" for call in turn.calls if call.name not in tools), "") if tools else ""
 
 
 def misfitting(turn: Turn, tools: Mapping[str, ToolSpec]) -> str:
@@ -63,12 +63,15 @@ def chat_problem(context: Sequence[Turn]) -> str:
     waiting: set[str] = set()
     made: set[str] = set()
     for turn in context:
-        for result in turn.results:
+        for result in turn.results if turn.role != "assistant" else ():
             if result.call_id not in made:
                 return "a result without its call"
             waiting.discard(result.call_id)
-        if turn.role == "assistant" and waiting:
+        if turn.role != "assistant":
+            continue
+        if waiting:
             return "a message before the results of the calls above it"
-        waiting |= {call.id for call in turn.calls}
-        made |= {call.id for call in turn.calls}
+        ids = [call.id for call in turn.calls]
+        waiting.update(ids)
+        made.update(ids)
     return "calls that were not answered yet" if waiting else ""
