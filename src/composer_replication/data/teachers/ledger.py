@@ -201,7 +201,8 @@ class Ledger:
 
     def settle(self, call: Call, reply: Reply, *, price: Price) -> float:
         """Keep an answer and book what it cost; returns that. See `cost_of` for a cost that was not reported."""
-        cost, basis = cost_of(reply.usage, price, call.worst_usd)
+        usd, basis = cost_of(reply.usage, price, call.worst_usd)
+        cost = to_nano(usd)
         with self._transaction() as db:
             (key,) = db.execute("SELECT key FROM calls WHERE id = ?", (call.id,)).fetchone()
             # Somebody who seemed dead may have answered meanwhile: both were billed, one answer is kept.
@@ -209,7 +210,7 @@ class Ledger:
             self._end(
                 db, call, state, to_nano(cost), basis=basis, reply=zlib.compress(canonical_json(reply_to_json(reply)).encode("ascii"))
             )
-        return cost
+        return cost / NANO
 
     def free(self, call: Call, *, why: str) -> None:
         """The endpoint refused before it began: nothing was billed, the booking goes."""
