@@ -33,15 +33,8 @@ def prepare(folder: Path, url: str, *, sessions: int, steps: int, **settings: An
     """Write sessions and settings; returns the work folder."""
     work = folder / "recompose"
     write_sessions(work / "sessions.jsonl", [talk(f"s{number}", steps=steps) for number in range(sessions)])
-    replay = {
-        "steps": '"all"',
-        "gate": '"none"',
-        "timeout_s": 0.6,
-        "attempts": 6,
-        "max_answer_tokens": 50,
-        "sessions_at_once": 50,
-        **settings,
-    }
+    usual = {"steps": '"all"', "gate": '"none"', "timeout_s": 30.0, "attempts": 8, "max_answer_tokens": 50, "sessions_at_once": 50}
+    replay = {**usual, **settings}
     lines = ["[replay]", f"teachers = {list(TEACHERS)}", *(f"{name} = {value}" for name, value in replay.items())]
     for teacher in TEACHERS:
         lines += [f"[replay.teacher.{teacher}]", f'model = "maker-{teacher}/{teacher}-1"', f'family = "{teacher}"', f'base_url = "{url}"']

@@ -8,14 +8,16 @@ import sqlite3
 import time
 import zlib
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from composer_replication.core.codec import read_answers
+from composer_replication.core.codec import read_answers, write_sessions
+from composer_replication.core.trace import Text, Turn
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
-from tests.cli.paid import KEY, TEACHERS, prepare, start, with_the_key
+from tests.cli.paid import KEY, TEACHERS, prepare, start, talk, with_the_key
 from tests.cli.workspace import files, recompose
 from tests.data.teachers.endpoint import BEHAVIOURS, Endpoint, name_of
 
@@ -42,7 +44,7 @@ def answered_in(work: Path) -> set[str]:
 
 def test_five_hundred_steps_three_teachers_faults_and_kills(tmp_path: Path) -> None:
     with Endpoint(plan=troubled, delay_s=0.002, echo_key=True) as endpoint:
-        work = prepare(tmp_path, endpoint.url, sessions=SESSIONS, steps=STEPS)
+        work = prepare(tmp_path, endpoint.url, sessions=SESSIONS, steps=STEPS, timeout_s=2.0)
         answered: set[str] = set()
         said = ""
         for kill_at in (150, 500, 900):
@@ -169,10 +171,10 @@ def test_resume_refuses_another_replay(tmp_path: Path, keyed: None) -> None:
 
 def test_a_key_that_is_not_accepted_ends_it_at_once(tmp_path: Path, keyed: None) -> None:
     with Endpoint(plan=lambda number, body: "401", echo_key=True) as endpoint:
-        work = prepare(tmp_path, endpoint.url, sessions=40, steps=3)
+        work = prepare(tmp_path, endpoint.url, sessions=40, steps=3, sessions_at_once=8)
         said = recompose("replay", "--max-usd", "1", cwd=tmp_path)
         assert said.code == 1 and "check the key in the environment variable PLANTED_ROUTER_KEY" in " ".join(said.out.split())
-        assert len(endpoint.seen) <= 60 and not list(read_answers(work / "answers.jsonl"))
+        assert len(endpoint.seen) <= 8 * 3 and not list(read_answers(work / "answers.jsonl"))
         assert not with_the_key(tmp_path) and KEY not in said.out + said.err
 
 
@@ -191,12 +193,6 @@ def test_the_steps_of_a_session_are_asked_in_order_and_sessions_at_the_same_time
 def test_what_is_sent_holds_no_secret_and_nothing_from_after_the_step(tmp_path: Path, keyed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sessions were not redacted when they were written: what leaves the machine is, all the same."""
     monkeypatch.setenv("DEPLOY_TOKEN", "correct-horse-battery-staple-9")
-    from dataclasses import replace
-
-    from composer_replication.core.codec import write_sessions
-    from composer_replication.core.trace import Text, Turn
-    from tests.cli.paid import talk
-
     with Endpoint() as endpoint:
         work = prepare(tmp_path, endpoint.url, sessions=1, steps=4)
         one = talk("s0", steps=4)

@@ -207,9 +207,7 @@ class Ledger:
             (key,) = db.execute("SELECT key FROM calls WHERE id = ?", (call.id,)).fetchone()
             # Somebody who seemed dead may have answered meanwhile: both were billed, one answer is kept.
             state = "again" if db.execute("SELECT 1 FROM calls WHERE key = ? AND state = 'answered'", (key,)).fetchone() else "answered"
-            self._end(
-                db, call, state, to_nano(cost), basis=basis, reply=zlib.compress(canonical_json(reply_to_json(reply)).encode("ascii"))
-            )
+            self._end(db, call, state, cost, basis=basis, reply=_pack(reply_to_json(reply)))
         return cost / NANO
 
     def free(self, call: Call, *, why: str) -> None:
