@@ -12,7 +12,7 @@ from composer_replication.core.trace import CLEARED_TEXT, Opaque, Segment, Sessi
 from composer_replication.data.replay.prompt import Budget, Prompts, tokens_of
 from composer_replication.data.teachers.wire import LOST_CALL, NO_RESULT, chat_messages
 
-BUDGET = Budget(max_tokens=2000, head_tokens=200, tail_tokens=500)
+BUDGET = Budget(max_tokens=2900, head_tokens=290, tail_tokens=720)
 FIX = Turn(role="user", author="human", blocks=(Text("Fix the test."),))
 
 
@@ -45,18 +45,18 @@ def test_a_context_that_fits_is_shown_whole_but_for_thinking() -> None:
 
 def test_of_a_long_context_the_head_and_the_tail_stay_whole_and_old_results_are_named_by_length() -> None:
     one = long_session(20)
-    prompt = Prompts(one, budget=Budget(max_tokens=4000, head_tokens=200, tail_tokens=500)).at(41)
-    assert prompt.fits and prompt.tokens <= 4000 and prompt.turns[0] == FIX
+    prompt = Prompts(one, budget=Budget(max_tokens=5800, head_tokens=290, tail_tokens=720)).at(41)
+    assert prompt.fits and prompt.tokens <= 5800 and prompt.turns[0] == FIX
     shown = {result.call_id: result.text for turn in prompt.turns for result in turn.results}
     assert shown["c0"] == "[old result left out: 903 characters]" and shown["c19"] == one.turns[40].results[0].text
     whole = [name for name, text in shown.items() if text.startswith("<")]
-    assert whole == [f"c{n}" for n in range(20 - len(whole), 20)] and 500 <= len(whole) * 250 <= 1500
+    assert whole == [f"c{n}" for n in range(20 - len(whole), 20)] and 720 <= len(whole) * 366 <= 2160
     assert prompt.messages_left_out == 0 and [turn.text for turn in prompt.turns if turn.text][1] == "Step 0."
 
 
 def test_where_that_is_not_enough_the_oldest_exchanges_go_and_are_counted() -> None:
     prompt = Prompts(long_session(150, chars=200), budget=BUDGET).at(301)
-    assert prompt.fits and prompt.tokens <= 2000 and prompt.messages_left_out % 2 == 0 and prompt.messages_left_out > 100
+    assert prompt.fits and prompt.tokens <= 2900 and prompt.messages_left_out % 2 == 0 and prompt.messages_left_out > 100
     assert prompt.turns[0] == FIX and prompt.turns[1].text == f"[{prompt.messages_left_out} earlier messages left out]"
     assert prompt.turns[2].role == "assistant"
     messages = chat_messages(prompt.turns)
@@ -75,7 +75,7 @@ def test_one_huge_result_is_cut_in_its_middle() -> None:
 def test_neighbouring_steps_begin_with_the_same_messages() -> None:
     """The borders move in steps: of 30 neighbouring prompts most continue the one before them."""
     one = long_session(60)
-    prompts = Prompts(one, budget=Budget(max_tokens=9000, head_tokens=200, tail_tokens=2000))
+    prompts = Prompts(one, budget=Budget(max_tokens=13000, head_tokens=290, tail_tokens=2900))
     shown = [prompts.at(number) for number in range(61, 121, 2)]
     shared = [sum(tokens_of(a) for a, b in zip(x.turns, y.turns, strict=False) if a == b) for x, y in itertools.pairwise(shown)]
     continued = sum(same >= 0.95 * before.tokens for same, before in zip(shared, shown, strict=False))
