@@ -15,7 +15,7 @@ _HOMES: dict[str, str] = {
     "core.site": "Anchor Answer Hint Preference Site",
     "core.codec": "read_anchors read_answers read_hints read_preferences read_sessions read_sites write_sessions",
     "core.errors": "AlignmentError ComposerError ConfigError DataError MissingExtraError RenderError SandboxError SessionError SiteError"
-    " StoppedError",
+    " StoppedError BudgetError TeacherError",
     "core.config.root": "Config",
     "core.config.load": "load_config",
     "core.redact": "Redactor",
@@ -26,6 +26,8 @@ _HOMES: dict[str, str] = {
     # Names of the earlier framework's guide.
     "core.guide": "TOOL_ERROR_TAG TraceExample TraceState TraceTurn",
     "data.guide": "ClaudeCodeIngester claude_states_to_trace_examples",
+    "data.replay.guide": "replay_trace",
+    "data.teachers.defaults": "DEFAULT_TEACHERS",
     "data.sites.guide": "default_classify_error",
     "data.curate.guide": "DJNormalizer DPOPair NormalizedDPOPair extract_dpo_pairs replay_and_normalize_trace"
     " replay_and_normalize_trace_sync",
@@ -38,6 +40,15 @@ _HOMES: dict[str, str] = {
     "data.replay.ask": "replay",
     "data.curate.curator": "Curator",
     "data.curate.recipe": "load_recipe",
+    "core.teacher": "Price Request Teacher Usage",
+    "core.config.teachers": "TeacherSettings",
+    "data.replay.gather": "gather",
+    "data.teachers.asking": "Asker",
+    "data.teachers.ledger": "Ledger",
+    "data.teachers.openai_compatible": "OpenAICompatible",
+    "data.teachers.recorded": "recorded_teachers",
+    "data.teachers.scripted": "Scripted",
+    "rollouts.local_teacher": "LocalTeacher",
     "report.claims": "claims",
     "report.data": "run_view",
     "report.run": "run_report",

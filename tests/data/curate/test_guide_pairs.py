@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import composer_replication as top
 from composer_replication import (
     DJNormalizer,
     DPOPair,
+    Scripted,
     TraceState,
     extract_dpo_pairs,
     replay_and_normalize_trace,
@@ -20,6 +22,7 @@ from composer_replication import (
 )
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.core.jsonl import read_lines
+from composer_replication.data.chat import from_chat
 
 READ = {
     "type": "function",
@@ -115,17 +118,37 @@ def test_file_in_and_file_out(tmp_path: Path) -> None:
         DJNormalizer().normalize_file(source, target)
 
 
-async def answers(*, states: list[TraceState], teachers: list[str], max_total_usd: float) -> list[dict[str, Any]]:
-    assert max_total_usd == 1.5
-    return [{teacher: read("a.py") for teacher in teachers} for _ in states]
+@dataclass(frozen=True)
+class Named:
+    """A teacher as far as agreement needs to know it."""
+
+    name: str
+    family: str
+
+
+async def answers(*, states: list[TraceState], teachers: Iterable[Any], max_total_usd: float, tools: Any) -> dict[str, dict[str, Any]]:
+    assert max_total_usd == 1.5 and [tool.name for tool in tools] == ["Read"]
+    return {one.state_id: {getattr(teacher, "name", teacher): read("a.py") for teacher in teachers} for one in states}
 
 
 def test_replay_and_normalize_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, Any] = {"states": [state(0), state(1)], "teachers": [KIMI, GLM], "max_total_usd": 1.5, "tools": [READ]}
-    found = asyncio.run(replay_and_normalize_trace(**given, replay=answers))
-    assert [pair.state_id for pair in found] == ["s1:0", "s1:1"]
+    given: dict[str, Any] = {"states": iter([state(0), state(1)]), "max_total_usd": 1.5, "tools": [READ], "replay": answers}
+    found = asyncio.run(replay_and_normalize_trace(**given, teachers=[Named("one", "moonshot"), Named("two", "zhipu")]))
+    assert [pair.state_id for pair in found] == ["s1:0", "s1:1"] and found[0].provenance["families"] == ["moonshot", "zhipu"]
+    given["states"] = [state(0), state(1)]
+    kin = [Named("one", "moonshot"), Named("two", "moonshot")]
+    assert replay_and_normalize_trace_sync(**given, teachers=kin) == []  # two names, one maker
+    kin[1] = Named("two", "anthropic")
+    assert replay_and_normalize_trace_sync(**given, teachers=kin) == []  # the trace's own
     picky = DJNormalizer()
     monkeypatch.setattr(picky, "normalize", lambda pairs: list(pairs)[:1])
-    assert len(replay_and_normalize_trace_sync(**given, replay=answers, normalizer=picky)) == 1
-    monkeypatch.setattr(top, "replay_trace", answers, raising=False)
-    assert len(replay_and_normalize_trace_sync(**given)) == 2  # without `replay`, the package's own
+    assert len(replay_and_normalize_trace_sync(**given, teachers=[Named("a", "x"), Named("b", "y")], normalizer=picky)) == 1
+    assert len(replay_and_normalize_trace_sync(**given)) == 2  # the default teachers are of two families and more
+
+
+def test_replay_trace_and_the_normalizer_fit_together() -> None:
+    """The package's own `replay_trace`, with teachers that answer from a list."""
+    given: dict[str, Any] = {"states": [state(0)], "max_total_usd": 1.0, "tools": [READ]}
+    teachers = [Scripted(name, family, lambda request: from_chat(read("a.py"))) for name, family in (("one", "moonshot"), ("two", "zhipu"))]
+    (good,) = replay_and_normalize_trace_sync(**given, teachers=teachers)
+    assert good.chosen_messages[0]["tool_calls"][0]["function"]["name"] == "Read" and good.n_teachers_agreeing == 2

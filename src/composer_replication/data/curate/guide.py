@@ -11,7 +11,6 @@ messages of a pair are judged by themselves.
 from __future__ import annotations
 
 import asyncio
-import importlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -31,11 +30,13 @@ from composer_replication.data.curate.recipe import load_recipe
 from composer_replication.data.replay.actions import Scene
 from composer_replication.data.replay.agree import agree
 from composer_replication.data.replay.families import family_of
+from composer_replication.data.replay.guide import replay_trace
+from composer_replication.data.teachers.defaults import DEFAULT_TEACHERS
 
 Message = Mapping[str, Any]
 Actions = Mapping[str, Message | str]
 """What each teacher would do at one state: model id -> a chat message, or its text."""
-Replay = Callable[..., Awaitable[Sequence[Actions]]]
+Replay = Callable[..., Awaitable[Mapping[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +79,13 @@ def extract_dpo_pairs(
     teacher_actions: Sequence[Actions] | Mapping[str, Actions],
     agreement_threshold: int = 2,
     tools: Iterable[Message] = (),
+    families: Mapping[str, str] | None = None,
 ) -> list[DPOPair]:
     """The states at which at least `agreement_threshold` model families would have done the same, and something else than the trace.
 
     `teacher_actions` has one entry per state, in their order or by `state_id`. An answer that is no message (arguments that do not parse)
-    has no vote. The family of the model that wrote the trace has none either, where the state says who that was.
+    has no vote. The family of the model that wrote the trace has none either, where the state says who that was. `families` says whose
+    model a teacher's name stands for; without it the name itself has to tell.
     """
     offered = tuple(dict(tool) for tool in tools)
     scene = Scene(offered=frozenset(tool_from_chat(tool).name for tool in offered))
@@ -92,7 +95,9 @@ def extract_dpo_pairs(
             raise DataError(f"{len(teacher_actions)} entries of teacher_actions, and more states", where=state.state_id)
         actions = teacher_actions.get(state.state_id, {}) if isinstance(teacher_actions, Mapping) else teacher_actions[number]
         own = from_chat(state.student_action)
-        answers = [answer for teacher, said in actions.items() if (answer := _answer(state.state_id, teacher, said)) is not None]
+        answers = [
+            answer for teacher, said in actions.items() if (answer := _answer(state.state_id, teacher, said, families or {})) is not None
+        ]
         verdict = agree(own, answers, min_families=agreement_threshold, own_family=family_of(state.author), scene=scene)
         if verdict.outcome == "pair" and verdict.chosen is not None:
             chosen = verdict.chosen.turn
@@ -112,12 +117,13 @@ def extract_dpo_pairs(
     return pairs
 
 
-def _answer(state_id: str, teacher: str, said: Message | str) -> Answer | None:
+def _answer(state_id: str, teacher: str, said: Message | str, families: Mapping[str, str]) -> Answer | None:
     try:
         turn = from_chat({"role": "assistant", "content": said} if isinstance(said, str) else {"role": "assistant", **said})
     except DataError:
         return None
-    return Answer(site_id=state_id, teacher=teacher, family=family_of(teacher), turn=replace(turn, author=teacher))
+    family = families.get(teacher) or family_of(teacher)
+    return Answer(site_id=state_id, teacher=teacher, family=family, turn=replace(turn, author=teacher))
 
 
 class DJNormalizer:
@@ -207,30 +213,35 @@ def _normalized(pair: DPOPair, inner: Pair, recipe: str) -> NormalizedDPOPair:
 
 async def replay_and_normalize_trace(
     *,
-    states: Sequence[TraceState],
-    teachers: Sequence[Any] | None = None,
-    max_total_usd: float | None = None,
+    states: Iterable[TraceState],
+    teachers: Any = None,
+    max_total_usd: float,
     agreement_threshold: int = 2,
     normalizer: DJNormalizer | None = None,
-    replay: Replay | None = None,
+    replay: Replay = replay_trace,
     tools: Iterable[Message] = (),
 ) -> list[NormalizedDPOPair]:
     """Ask the teachers at every state, keep what enough families agree on, and of that what the recipe keeps.
 
-    `replay` is `replay_trace` unless given; teachers and the ceiling go to it.
+    `teachers` are those of `replay_trace`, DEFAULT_TEACHERS unless given; BudgetError where `max_total_usd` is reached.
     """
-    ask = replay if replay is not None else _replay_trace()
-    given = {"teachers": teachers, "max_total_usd": max_total_usd}
-    actions = await ask(states=states, **{name: value for name, value in given.items() if value is not None})
-    pairs = extract_dpo_pairs(states=states, teacher_actions=actions, agreement_threshold=agreement_threshold, tools=tools)
+    known, offered = list(states), [dict(tool) for tool in tools]
+    asked = DEFAULT_TEACHERS if teachers is None else teachers
+    specs = tuple(map(tool_from_chat, offered))
+    actions = await replay(states=known, teachers=asked, max_total_usd=max_total_usd, tools=specs)
+    pairs = extract_dpo_pairs(
+        states=known, teacher_actions=actions, agreement_threshold=agreement_threshold, tools=offered, families=_families(asked)
+    )
     return (normalizer if normalizer is not None else DJNormalizer()).normalize(pairs)
+
+
+def _families(teachers: Any) -> dict[str, str]:
+    """Whose models the teachers are, as far as they say so themselves."""
+    if isinstance(teachers, Mapping):
+        return {name: one.family or family_of(one.model) for name, one in teachers.items()}
+    return {one.name: one.family for one in teachers if hasattr(one, "family")}
 
 
 def replay_and_normalize_trace_sync(**arguments: Any) -> list[NormalizedDPOPair]:
     """`replay_and_normalize_trace` for code that is not asynchronous; takes the same arguments."""
     return asyncio.run(replay_and_normalize_trace(**arguments))
-
-
-def _replay_trace() -> Replay:
-    """By its public name, so that this module needs nothing of the teachers until somebody is asked."""
-    return importlib.import_module("composer_replication").replay_trace
