@@ -13,6 +13,7 @@ these weights it is used, otherwise it is made anew, chunk by chunk. `head_gradi
 gradient of each row is known only at the end (dpo, a clipped ratio). A head whose weight needs no gradient costs nothing.
 
 All sums run in float32 from inputs of any precision (float64 stays), also under autocast: bfloat16 logits drown small divergences.
+`fused_divergence` alone has kernels of its own for torch.compile and for Triton; all other functions here run in eager torch everywhere.
 The teacher gets no gradient. Its head may be another one, of another hidden size; only the vocabulary must agree.
 
 Shapes: N positions, D hidden size, V vocabulary.

@@ -81,7 +81,7 @@ class PreferenceSettings(Settings):
     anchor: float = Field(default=10.0, ge=0.0)
     """Weight of the anchors' cross-entropy (nats per token) beside the mean DPO loss; 0 leaves anchors out."""
     batch_pairs: int = Field(default=0, ge=0)
-    """Pairs per step; 0 = in proportion to the examples."""
+    """Pairs per step, drawn on their own; 0 = each comes with the example that it branches off."""
     batch_anchors: int = Field(default=6, ge=0)
     """Sessions with anchors per step."""
     beta: float = Field(default=0.1, gt=0.0)
