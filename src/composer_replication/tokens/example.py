@@ -182,14 +182,14 @@ class TrainingExample:
         """The same with this view's hint inserted - and no other view's."""
         return self.ids[: view.at] + view.hint_ids + self.ids[view.at : view.span[1]]
 
-    def wrong_view(self, view: HintView) -> HintView:
-        """The same place and target below another site's hint; raises AlignmentError where the view carries none."""
-        return replace(view, hint_ids=view.wrong_ids, wrong_ids=())
-
     def teacher_span(self, view: HintView) -> Span:
         """Where the target stands in `teacher_ids`."""
         shift = len(view.hint_ids)
         return view.span[0] + shift, view.span[1] + shift
+
+    def wrong_view(self, view: HintView) -> HintView:
+        """The same place and target below another site's hint; raises AlignmentError where the view carries none."""
+        return replace(view, hint_ids=view.wrong_ids, wrong_ids=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
