@@ -246,7 +246,7 @@ def made(layout: str, hint: dict[str, Any], **train: Any) -> tuple[Trainer, Any]
     return trainer_of(own, layout, hint={"weight": 1.0, "teacher": "frozen", **hint}, **train), start
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", CASES, ids=lambda name: name.replace(" ", "_"))
 def test_a_step_is_the_direct_computation_in_both_layouts(name: str) -> None:
     hint, formula = CASES[name]
     found = {}
@@ -318,7 +318,7 @@ def direct_policy(how: HintSettings, live: Any, start: Any) -> tuple[Tensor, lis
         {"combination": "bounded", "weight": 20.0, "bound": 0.4},
         {"combination": "bounded", "weight": 3.0, "bound": 0.4, "contrast": True},
     ],
-    ids=["advantage", "bounded", "bounded contrast"],
+    ids=["advantage", "bounded", "bounded_contrast"],
 )
 def test_credit_moves_the_advantages_of_the_views_tokens_alone(hint: dict[str, Any]) -> None:
     found = {}
