@@ -7,6 +7,7 @@ import dataclasses
 import random
 from collections.abc import Callable
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +15,11 @@ import torch
 from torch import Tensor
 
 from composer_replication.core.config.hint import HintSettings
-from composer_replication.core.errors import ConfigError
+from composer_replication.core.errors import AlignmentError, ConfigError
 from composer_replication.models.load import Student
 from composer_replication.tokens.example import Action, HintView, TrainingExample
 from composer_replication.training.hinting import check_views, with_wrong_hints
+from composer_replication.training.live import informed
 from composer_replication.training.state import Trainer
 from tests.models.tree_models import gap, make
 from tests.training.small_student import VOCAB, WordTokenizer, make_example
@@ -381,3 +383,26 @@ def test_imported_views_do_not_have_what_some_controls_need(hint: dict[str, Any]
         check_views([make_example(1)], HintSettings.model_validate(hint))
     assert caught.value.where == where and "s1:0:c" in caught.value.what
     check_views(list(examples()), HintSettings.model_validate(hint))
+
+
+def test_live_views_learn_their_log_probs_and_their_tasks_difficulty() -> None:
+    """A view's log-probs are those of its part of the sampled message; a task always or never solved leaves the channel, counted."""
+
+    def rollout(name: str, reward: float) -> Any:
+        sampled = SimpleNamespace(ids=(7, 8, 9, 10), logprobs=(-0.1, -0.2, -0.3, -0.4))
+        turns = [SimpleNamespace(sampled=None, context_tokens=0), SimpleNamespace(sampled=sampled, context_tokens=5)]
+        return SimpleNamespace(session=SimpleNamespace(id=name, turns=turns), reward=reward)
+
+    def group(**rewards: float) -> Any:
+        return SimpleNamespace(rollouts=[rollout(name, r) for name, r in rewards.items()], rewards=tuple(rewards.values()))
+
+    groups: Any = SimpleNamespace(groups=[group(a=1.0, b=0.0, c=0.0, d=0.0)], flat=[group(e=0.0, f=0.0)])
+    view = HintView(site_id="s", kind="bad_args", at=4, hint_ids=(3,), span=(6, 9), target_ids=(8, 9, 10), origin="student")
+    views = {"a": (view,), "e": (view,)}
+    found, facts = informed(groups, views, how=HintSettings(importance_clip=2.0, difficulty=True))
+    (known,) = found["a"]
+    assert known.logprobs == (-0.2, -0.3, -0.4) and known.difficulty == pytest.approx((0.25 * 0.75) ** 0.5)
+    assert found["e"] == () and facts == {"sites/no_difficulty": 1.0}
+    assert informed(groups, views, how=HintSettings()) == (views, {})
+    with pytest.raises(AlignmentError, match="not a part of one sampled message"):
+        informed(groups, {"a": (dataclasses.replace(view, span=(4, 7), at=3),)}, how=HintSettings(importance_clip=2.0))
