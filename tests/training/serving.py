@@ -54,11 +54,13 @@ class Engine:
         if self.model is None:  # a server that was started on an empty folder
             return [0] * min(2, body["max_tokens"]), [-1.0] * min(2, body["max_tokens"])
         random = torch.Generator().manual_seed(body["seed"])
-        ids, logprobs = list(body["prompt"]), []
+        ids, logprobs, new, kept = list(body["prompt"]), [], list(body["prompt"]), None
         while len(logprobs) < body["max_tokens"]:
-            logp = self.model(input_ids=torch.tensor([ids])).logits[0, -1].log_softmax(-1)
+            out = self.model(input_ids=torch.tensor([new]), past_key_values=kept, use_cache=True, logits_to_keep=1)
+            kept, logp = out.past_key_values, out.logits[0, -1].log_softmax(-1)
             token = int(torch.multinomial((logp / body["temperature"]).softmax(-1), 1, generator=random))
             ids.append(token)
+            new = [token]
             logprobs.append(float(logp[token]))
             if token in body["stop_token_ids"]:
                 break

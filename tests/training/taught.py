@@ -5,7 +5,7 @@ Nothing in it is scripted: what it writes is sampled, with ends, good calls, wro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -24,6 +24,8 @@ from tests.rollouts.small_world import TOOLS, Shelf
 from tests.training.small_student import make_pair
 
 AUTHOR = "taught"
+CALM = {"monitor_tasks": 0, "kl_episodes": 4, "max_kl": 9.0, "max_unresolvable": 1.0}
+"""Health rules that let a tiny student do as it likes."""
 PAIRS = [make_pair(i) for i in range(3)]
 
 
@@ -100,9 +102,10 @@ def _weights(steps: int = 100) -> dict[str, torch.Tensor]:
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
-def taught_student(*, dropout: float = 0.0) -> Student:
+def taught_student(*, dropout: float = 0.0, weights: Mapping[str, torch.Tensor] | None = None) -> Student:
+    """The student; `weights` are those of another call, where they must not be learnt again."""
     model = _fresh(dropout=dropout)
-    model.load_state_dict(_weights(), strict=False)
+    model.load_state_dict(dict(weights or _weights()), strict=False)
     return Student(name=AUTHOR, model=model, tokenizer=tokenizer())
 
 
@@ -126,10 +129,9 @@ def live_config(*, train: dict[str, Any] | None = None, **rollouts: Any) -> Conf
         "hint": {"weight": 1.0, "teacher": "ema"},
         "preference": {"weight": 1.0, "anchor": 0.0, "batch_pairs": 2},
     }
-    health = {"monitor_tasks": 0, "kl_episodes": 4, "max_kl": 9.0, "max_unresolvable": 1.0}
     settings = {"steps": 6, "checkpoint_every": 2, "keep_checkpoints": 2, "learning_rate": 2e-3, "grad_every": 3, "starved_steps": 9}
     played = {"env": "workshop", "groups": 2, "group_size": 4, "max_new_tokens": 40, "max_context_tokens": 1024, "hint_sites": 4}
-    merged = {**settings, **channels, "health": health, **(train or {})}
+    merged = {**settings, **channels, "health": CALM, **(train or {})}
     return Config.model_validate({"train": merged, "rollouts": {**played, **rollouts}})
 
 
