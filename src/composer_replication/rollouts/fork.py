@@ -19,7 +19,7 @@ from typing import Any
 from composer_replication.core.errors import AlignmentError
 from composer_replication.core.site import Site
 from composer_replication.core.trace import ToolSpec, Turn
-from composer_replication.rollouts.envs.env import Opening, Reply
+from composer_replication.rollouts.envs.env import Opening, Reply, RunsIn
 from composer_replication.rollouts.episode import Rollout
 from composer_replication.rollouts.meter import Meter
 from composer_replication.rollouts.parse import Parser
@@ -72,12 +72,13 @@ class _OneMessage:
     """An environment that hears one message and ends."""
 
     max_turns = 1
+    runs_in: RunsIn = "caller"
 
     def __init__(self, spot: ForkSpot) -> None:
         self.task_id, self.spot = spot.site.id, spot
 
     def open(self) -> Opening:
-        return Opening(turns=self.spot.turns, tools=self.spot.tools)
+        return Opening(turns=self.spot.turns, tools=self.spot.tools, verbatim=True)
 
     def reply(self, turn: Turn) -> Reply:
         return Reply(turns=(), done=True)

@@ -27,10 +27,15 @@ RunsIn = Literal["any_thread", "one_thread", "caller"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """How an episode begins: the messages before the student's first, and the tools on offer."""
+    """How an episode begins: the messages before the student's first, and the tools on offer.
+
+    `verbatim` = the messages are those of a session that was read and built before, so they are taken as they are, calls, long results
+    and control characters included: cleaned ones would be other tokens than those that were built.
+    """
 
     turns: tuple[Turn, ...]
     tools: tuple[ToolSpec, ...]
+    verbatim: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
