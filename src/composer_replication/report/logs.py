@@ -89,9 +89,10 @@ def _written(run: RunDir, name: str) -> list[dict[str, Any]]:
 
 def _logged(inputs: Mapping[str, str], ids: Sequence[str], *, work: Path) -> tuple[dict[str, dict[str, Any]], str]:
     """The mistaken message of every site, from the files that the evaluation read; or why there is none."""
-    for name in ("sessions.jsonl", "sites.jsonl"):
-        if not (work / name).exists():
-            return {}, f"{name} is not where it was"
+    read = ("sessions.jsonl", "sites.jsonl")
+    if missing := [name for name in read if not (work / name).exists()]:
+        return {}, f"{missing[0]} is not where it was"
+    for name in read:
         if inputs.get(name) != sha256_of(work / name):
             return {}, f"{name} is not the file that was evaluated"
     wanted = set(ids)
