@@ -87,7 +87,14 @@ def about(command: Sequence[str]) -> dict[str, Any]:
 
 def render(measured: Json) -> str:
     """The whole page: the same JSON gives the same page."""
-    sections = {"losses": losses_section, "sweep": sweep_section, "step": step_section, "long": long_section, "rollouts": rollouts_section, "gpu": gpu_section}
+    sections = {
+        "losses": losses_section,
+        "sweep": sweep_section,
+        "step": step_section,
+        "long": long_section,
+        "rollouts": rollouts_section,
+        "gpu": gpu_section,
+    }
     found = [sections[name](measured[name], measured["goals"]) for name in PARTS if name in measured]
     parts = [OPENING, "\n".join(["## Not measured", "", *(f"- {line}" for line in not_measured(measured)), ""]), *found]
     return "\n\n".join(part.strip() for part in parts) + "\n"
@@ -186,7 +193,9 @@ def sweep_section(part: Json, goals: Json) -> str:
     rows = []
     for size, row in sorted(by_size.items()):
         found = {name: row.get(name, {}) for name in ("ours", "gemm", "naive")}
-        cells = [f"{line[key]:{style}}" if key in line else "" for line in found.values() for key, style in (("cpu_s", ".2f"), ("mib", ".0f"))]
+        cells = [
+            f"{line[key]:{style}}" if key in line else "" for line in found.values() for key, style in (("cpu_s", ".2f"), ("mib", ".0f"))
+        ]
         shares = [ratio_and_goal(found["ours"].get(key), found["naive"].get(key, 0.0), None)[0] for key in ("cpu_s", "mib")]
         if "missing" in found["naive"]:
             cells[4] = "not installed"

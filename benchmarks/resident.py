@@ -1,8 +1,6 @@
 """Resident memory of this process on Linux, for measurements that each have a process of their own.
 
-    with HighWater() as water:
-        step()
-    water.mib        # highest resident size above what the process held at the start
+`with HighWater() as water: step()`, then `water.mib` is the highest resident size above what the process held at the start.
 """
 
 from __future__ import annotations

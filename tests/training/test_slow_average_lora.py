@@ -69,7 +69,7 @@ def hint_loss(trainer: Trainer) -> float:
 @pytest.mark.parametrize("layout", ["tree", "rows"])
 def test_the_teacher_is_the_model_with_the_averaged_adapters_merged_in(base: Path, layout: str) -> None:
     trainer = start_trainer(make_config(**HOW, layout=layout), lora_student(base))
-    expected = adapters(trainer.student.model)
+    expected = now = adapters(trainer.student.model)
     for step in range(3):
         train_step(trainer, EXAMPLES, [], step=step)
         now = adapters(trainer.student.model)
@@ -77,9 +77,9 @@ def test_the_teacher_is_the_model_with_the_averaged_adapters_merged_in(base: Pat
     own = adapters(trainer.references["hint"].model)
     assert own.keys() == expected.keys() and all(torch.allclose(own[name], mean, atol=1e-7) for name, mean in expected.items())
     assert any(float((own[name] - now[name]).abs().max()) > 1e-3 for name in own)
-    found = hint_loss(trainer)
-    assert found == pytest.approx(by_hand(trainer.student.model, merged(expected), EXAMPLES, [make_pair(0)])["hint"], rel=1e-4)
-    assert found != pytest.approx(by_hand(trainer.student.model, small_model(), EXAMPLES, [make_pair(0)])["hint"], rel=1e-2)  # nor the start
+    found, student, pairs = hint_loss(trainer), trainer.student.model, [make_pair(0)]
+    assert found == pytest.approx(by_hand(student, merged(expected), EXAMPLES, pairs)["hint"], rel=1e-4)
+    assert found != pytest.approx(by_hand(student, small_model(), EXAMPLES, pairs)["hint"], rel=1e-2)  # nor the start
 
 
 def test_the_base_is_shared_and_neither_side_moves_it(base: Path) -> None:

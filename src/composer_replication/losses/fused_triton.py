@@ -143,8 +143,5 @@ def _rows(z_ptr, t_ptr, values_ptr, vocab, z_stride, t_stride, beta, BETA: tl.co
     if WANT and BETA != 0:
         for start in range(0, vocab, TILE):
             ps, pt, apart = _tile(z_ptr, t_ptr, start + column, vocab, z_max, z_lse, t_max, t_lse, BETA)
-            if BETA == 2:
-                grad = (beta - 1.0) * ps * (_log1p(beta * apart) + student)
-            else:
-                grad = -ps * (apart + student)
+            grad = (beta - 1.0) * ps * (_log1p(beta * apart) + student) if BETA == 2 else -ps * (apart + student)
             tl.store(z_ptr + start + column, grad, mask=start + column < vocab)

@@ -7,7 +7,7 @@ its divergence both went to 0 with success), so what is judged is the policy:
 
     kl              mean KL(student || start) per sampled token is above max_kl
     unresolvable    in two steps in a row at least max_unresolvable of the calls were malformed or named what is not there
-    environment     in two steps in a row the environment failed or hung in more than max_lost of the rollouts
+    environment     in two steps in a row the environment (or a served generator) failed or hung in more than max_lost of the rollouts
     monitor         success on the monitor tasks fell by more than max_monitor_loss of the best so far, and by two standard errors
 
 A checkpoint is good where no rule was past half of its limit; on a stop the newest good one is put back (training/guard.py). The

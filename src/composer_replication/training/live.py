@@ -32,7 +32,7 @@ from composer_replication.data.sites.find import find_sites
 from composer_replication.losses.credit import difficulty_weight
 from composer_replication.rollouts.behaviours import check_behaviours
 from composer_replication.rollouts.episode import Rollout
-from composer_replication.rollouts.groups import Group, Groups, advantages, fresh, sample_groups, scaled_advantages
+from composer_replication.rollouts.groups import Group, Groups, advantages, fresh, sample_groups, scaled_advantages, written
 from composer_replication.rollouts.meter import Meter
 from composer_replication.rollouts.sampler import sample_rollouts
 from composer_replication.rollouts.sampling import Limits, Sampling
@@ -64,12 +64,12 @@ class LiveStep:
     facts: Mapping[str, float]
     sites: tuple[Site, ...] = ()
     hints: tuple[Hint, ...] = ()
-    num_stale: int = 0
+    num_left_out: int = 0
 
     @property
     def num_rollouts(self) -> int:
-        """By this Dr.GRPO divides: a flat group's rollouts add zero to the sum and one each to the count, stale ones neither."""
-        return len(self.rollouts) - self.num_stale
+        """By this Dr.GRPO divides: a flat group's rollouts add zero to the sum and one each to the count, those left out neither."""
+        return len(self.rollouts) - self.num_left_out
 
     @property
     def sessions(self) -> tuple[Session, ...]:
@@ -124,8 +124,12 @@ class Live:
             ),
             label=f"step-{step}:",
         )
-        groups = fresh(sampled, now=step, max_staleness=settings.max_staleness)
-        num_stale = len(sampled.rollouts) - len(groups.rollouts)
+        complete = written(sampled)
+        groups = fresh(complete, now=step, max_staleness=settings.max_staleness)
+        told = {
+            "rollouts/unwritten": len(sampled.rollouts) - len(complete.rollouts),
+            "rollouts/stale": len(complete.rollouts) - len(groups.rollouts),
+        }
         measured = kl(groups.rollouts) if kl is not None and train.policy.kl else None
         worth = scores(groups.rollouts, train.policy, count=self.renderer.codec.count, kl=measured)
         advantage = group_advantages(
@@ -142,16 +146,10 @@ class Live:
         return LiveStep(
             examples=tuple(e for e in examples if e.actions or e.hints),
             rollouts=sampled.rollouts,
-            facts={
-                **rollout_facts(sampled, advantage),
-                **_worth_facts(worth, measured),
-                "rollouts/stale": num_stale,
-                **hinted.facts,
-                **no_difficulty,
-            },
+            facts={**rollout_facts(sampled, advantage), **_worth_facts(worth, measured), **told, **hinted.facts, **no_difficulty},
             sites=hinted.sites,
             hints=hinted.hints,
-            num_stale=num_stale,
+            num_left_out=sum(told.values()),
         )
 
     def monitor(self, model: Any) -> tuple[float, ...]:

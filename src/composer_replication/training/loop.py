@@ -27,6 +27,7 @@ from composer_replication.models.load import Student
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.training.checkpoint import check_resume, load_extra, load_tensors, read_state, save_checkpoint, training_settings
 from composer_replication.training.forked import Forked, TrainSpot, without_views
+from composer_replication.training.generator import Generator
 from composer_replication.training.guard import Guard
 from composer_replication.training.hinting import check_views
 from composer_replication.training.identity import data_sha256, weights_sha256
@@ -39,6 +40,7 @@ from composer_replication.training.reference import live as current
 from composer_replication.training.sampler import Sampler
 from composer_replication.training.state import Trainer, make_trainer
 from composer_replication.training.step import train_step
+from composer_replication.training.vitals import lost_rollouts
 from composer_replication.training.watch import keep_watched, kept_watched, token_table, watched
 
 NUM_SAMPLES = 8
@@ -91,6 +93,7 @@ def train(
     identity = {"data_sha256": data_sha256(examples, pairs), "start_sha256": weights_sha256(student.model)}
     journal = Journal(run=run, main=accelerator.is_main_process, on_step=on_step, on_event=on_event)
     guard = Guard.of(trainer, live=live, journal=journal) if live is not None else None
+    generator = Generator.of(config.rollouts, lora=student.lora, ranks=accelerator.num_processes) if guard is not None else None
     with journal.attempt():
         first = _resume(trainer, journal, identity, guard, accept_changes=accept_changes) if resume else 0
         counted = {"ranks": accelerator.num_processes, "examples": len(examples), "pairs": len(pairs)}
@@ -104,7 +107,7 @@ def train(
             made: LiveStep | None = None
             rollouts: dict[str, Any] = {}
             if guard is not None:
-                made = _play(guard, step=step)
+                made = _play(guard, generator, step=step)
                 drawn = [*made.examples, *drawn]
                 rollouts = {"num_rollouts": made.num_rollouts, "hint_sites": config.rollouts.hint_sites}
                 if settings.hint.weight and not sites and (sites := watched([replace(e, actions=()) for e in made.examples])):
@@ -167,12 +170,16 @@ def _sampler(config: Config, examples: Sequence[TrainingExample], pairs: Sequenc
     )
 
 
-def _play(guard: Guard, *, step: int) -> LiveStep:
-    """The step's rollouts by the weights as they are, looked at before anything is trained on them."""
+def _play(guard: Guard, generator: Generator | None, *, step: int) -> LiveStep:
+    """The step's rollouts, by the weights as they are or by those that the server holds, looked at before anything is trained on them."""
     settings, rollouts, journal = guard.trainer.settings, guard.trainer.config.rollouts, guard.journal
-    made = guard.live.step(guard.trainer.student.model, step=step, kl=guard.start_kl)
+    student = guard.trainer.student
+    writer = student.model if generator is None else generator.writer(student, step=step, note=journal.event)
+    made = guard.live.step(writer, step=step, kl=guard.start_kl)
     if step % settings.checkpoint_every == 0 or step + 1 == settings.steps:
         journal.samples(step, few(made, group_size=rollouts.group_size, count=NUM_SAMPLES))
+    if lost := lost_rollouts(made.rollouts):
+        journal.event("lost", step=step, **lost)
     journal.note(made.facts)
     journal.note(guard.look(made, step=step))
     return made

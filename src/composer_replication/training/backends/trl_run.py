@@ -55,6 +55,7 @@ def refuse(config: Config, *, pairs: Sequence[PreferencePair]) -> None:
         (train.lm_ce.weight > 0, "train.lm_ce", "TRL has no place for imported examples", "set train.lm_ce.weight = 0"),
         (train.hint.teacher == "ema", "train.hint.teacher", "there is no slow average here", "use frozen or live"),
         (bool(train.placebo), "train.placebo", "placebos are made by the reference trainer", "use train.backend = reference"),
+        (rollouts.generator != "local", "rollouts.generator", "TRL has its own generators", 'set rollouts.generator = "local"'),
         (rollouts.extra_groups > 0, "rollouts.extra_groups", "TRL does not replace flat groups", "set rollouts.extra_groups = 0"),
     ]
     hosted = {"weight", "divergence", "beta", "temperature", "teacher"}
