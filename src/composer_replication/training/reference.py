@@ -4,7 +4,8 @@
 "live" is the student as it is now. "ema" is a slow average of what the optimiser moves: a copy of the start that moves a little towards
 the student after each optimiser step, kept in float32, as bfloat16 would round the small moves away. With LoRA that is an average of the
 adapters' A and B, on the student's own base weights: only the adapters take memory twice. The average of A and that of B make the
-teacher's B A, which is not the average of the products. None ever has dropout or a gradient.
+teacher's B A, which is not the average of the products. "trust_region" is two of them, the live and the frozen one, whose logits are
+mixed (training/hinting.py). None ever has dropout or a gradient.
 """
 
 from __future__ import annotations
@@ -99,9 +100,9 @@ def average(student: Student, *, ema: float) -> Reference:
 
 
 def references(
-    student: Student, *, teacher: Literal["frozen", "live", "ema"], dpo: bool, hint: bool, ema: float = 0.05
+    student: Student, *, teacher: Literal["frozen", "live", "ema", "trust_region"], dpo: bool, hint: bool, ema: float = 0.05
 ) -> dict[Channel, Reference]:
-    """The reference of each channel that is on; both share one frozen copy."""
+    """The reference of each channel that is on; both share one frozen copy. A trust region's is the live one; it has a start besides."""
     start = frozen(student) if dpo or (hint and teacher == "frozen") else None
     chosen: dict[Channel, Reference] = {}
     if hint and teacher == "ema":
