@@ -38,7 +38,13 @@ class Engine:
         if path == "/v1/completions":
             with self.lock:
                 ids, logprobs = (self.write or self.sample)(body)
-            choice = {"index": 0, "text": "", "token_ids": ids, "prompt_token_ids": body["prompt"], "logprobs": {"token_logprobs": logprobs}}
+            choice = {
+                "index": 0,
+                "text": "",
+                "token_ids": ids,
+                "prompt_token_ids": body["prompt"],
+                "logprobs": {"token_logprobs": logprobs},
+            }
             return self.change(body, {"model": body["model"], "choices": [{**choice, "finish_reason": "stop"}]})
         if path == "/collective_rpc" and body["method"] == "reload_weights":
             self.load()

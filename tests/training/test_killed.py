@@ -1,4 +1,4 @@
-"""SIGKILL anywhere in a run with live rollouts, three channels, a tree and a slow teacher: resumed, it is the undisturbed run bit by bit."""
+"""SIGKILL anywhere in a live run with three channels, a tree and a slow teacher: resumed, it is the undisturbed run bit by bit."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tests.training.test_resume import same
 pytestmark = pytest.mark.train
 CHOSEN = [
     "op os.rename checkpoints/.step_000000.part",  # before the first checkpoint
+    "op os.rename .run.json",  # before a launch has said that it began
     "reply 4",  # in the middle of the first rollouts
     "op open tokens/.watched.jsonl",  # while what is watched is written down
     "op open tokens/.step_000000.json",  # it is written down, its first table is not
@@ -34,7 +35,7 @@ CHOSEN = [
     "op os.rename samples/.step_000002.jsonl",
     "half references",  # the slow average
     "op open tokens/.step_000005.json",
-    "op os.rename .run.json",  # all is done but to say so
+    "op os.rename checkpoints/step_000004",  # all is done but to prune
 ]
 PLACES = {"chosen": CHOSEN, "random": [f"op #{random.Random(seed).randrange(2, 60)}" for seed in range(4)]}
 TIMEOUT_S = 500
@@ -76,5 +77,5 @@ def test_a_run_that_is_killed_again_and_again_is_the_undisturbed_run(name: str, 
     whole, killed = RunDir(runs / "runs" / "whole"), RunDir(runs / "runs" / name)
     assert [same(line) for line in killed.metrics()] == [same(line) for line in whole.metrics()]
     assert files(killed, "checkpoints", "samples", "tokens") == files(whole, "checkpoints", "samples", "tokens")
-    assert killed.info()["attempts"] == len(PLACES[name]) + 1 and killed.info()["state"] == "done"
+    assert 1 < killed.info()["attempts"] <= len(PLACES[name]) + 1 and killed.info()["state"] == "done"
     assert not list(killed.path.rglob("*.part"))

@@ -83,7 +83,9 @@ class ServedModel:
         given = self._one(Prompt(ids=(0,), max_tokens=1, seed=0), temperature=1.0, top_p=1.0, stop=frozenset())
         if given.failure:
             raise DataError(
-                f"the server gave no completion: {given.failure}", where=self.url, fix=f"is {self.model!r} served there? Then resume the run"
+                f"the server gave no completion: {given.failure}",
+                where=self.url,
+                fix=f"is {self.model!r} served there? Then resume the run",
             )
 
     def complete(self, prompts: Sequence[Prompt], *, temperature: float, top_p: float, stop: frozenset[int]) -> list[Completion]:

@@ -25,7 +25,15 @@ from composer_replication.losses.channel import CHANNELS, Status
 from composer_replication.losses.total import RunningMean
 from composer_replication.models.load import Student
 from composer_replication.tokens.example import PreferencePair, TrainingExample
-from composer_replication.training.checkpoint import check_resume, load_extra, load_tensors, read_state, save_checkpoint, sweep, training_settings
+from composer_replication.training.checkpoint import (
+    check_resume,
+    load_extra,
+    load_tensors,
+    read_state,
+    save_checkpoint,
+    sweep,
+    training_settings,
+)
 from composer_replication.training.forked import Forked, TrainSpot, without_views
 from composer_replication.training.generator import Generator
 from composer_replication.training.guard import Guard
