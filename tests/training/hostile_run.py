@@ -82,25 +82,24 @@ def world() -> World:
 
 
 def scripted() -> Callable[[dict[str, Any]], tuple[list[int], list[float]]]:
-    """What the policy writes, by the seed of the message."""
+    """What the policy writes, by the task, the seed of the message, and whether it is the episode's first."""
     render = taught.renderer()
     calls = [*taught.LESSONS[0][:1], *taught.LESSONS[1][:1], *taught.LESSONS[2][:1]]
     said = [message_ids(render, m) for m in [*calls, *calls, "depth is 3", "no idea"]]
     half = message_ids(render, '<tool_call>\n{"name": "Read", "argum')
     endless = message_ids(render, "so on and on ", end=False)
     many = message_ids(render, "\n".join([ONE_CALL] * NUM_CALLS))
-    once = {"many": threading.Lock(), "endless": threading.Lock()}  # they are long
+    once = {"(calm)": (endless * len(many), threading.Lock()), "(calm too)": (many, threading.Lock())}  # they are long
 
     def write(body: dict[str, Any]) -> tuple[list[int], list[float]]:
-        number, most = body["seed"], body["max_tokens"]
-        if number % 7 == 0 and once["endless"].acquire(blocking=False):
-            ids = (endless * most)[:most]
-        elif number % 7 == 1:
-            ids = half
-        elif number % 7 == 2 and once["many"].acquire(blocking=False):
-            ids = many
-        else:
-            ids = said[number % len(said)]
+        prompt, number, most = body["prompt"], body["seed"], body["max_tokens"]
+        begins, read = prompt.count(said[0][-1]) == 2, taught.tokenizer().decode(prompt)
+        ids = half if number % 7 == 1 else said[number % len(said)]
+        if begins and any(f"({task})" in read for task in ("big", "raw", "ansi")):
+            ids = said[0]
+        for task, (long, lock) in once.items():
+            if begins and task in read and lock.acquire(blocking=False):
+                ids = long
         ids = ids[:most]
         return ids, [-0.5] * len(ids)
 
