@@ -50,7 +50,7 @@ def save_checkpoint(
     """
     folder = run.checkpoint(step)
     scratch = folder.with_name(f".{folder.name}.part")
-    sweep(run)
+    sweep(run, keep=keep)
     save_student(student, scratch)
     names = {parameter: name for name, parameter in student.model.named_parameters()}
     tensors = {
@@ -70,10 +70,12 @@ def save_checkpoint(
     return folder
 
 
-def sweep(run: RunDir) -> None:
-    """Remove what a kill left of checkpoints that were being written or removed."""
+def sweep(run: RunDir, *, keep: int) -> None:
+    """Remove what a kill left: checkpoints that were being written or removed, and old ones that it kept from being removed."""
     for leftover in run.checkpoints_dir.glob(".*.part") if run.checkpoints_dir.is_dir() else ():
         shutil.rmtree(leftover)
+    for old in _outdated(run, keep=keep):
+        _remove(old)
 
 
 def _remove(folder: Path) -> None:

@@ -231,7 +231,7 @@ def _checkpoint(
 def _resume(trainer: Trainer, journal: Journal, identity: Mapping[str, str], guard: Guard | None, *, accept_changes: bool) -> int:
     """Load the newest checkpoint; returns the number of steps it holds, 0 where the run was killed before its first."""
     if journal.main:
-        sweep(journal.run)
+        sweep(journal.run, keep=trainer.settings.keep_checkpoints)
     if not (kept := journal.run.checkpoints()):
         return 0
     step, folder = kept[-1]
