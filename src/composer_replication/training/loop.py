@@ -37,6 +37,7 @@ from composer_replication.training.checkpoint import (
 from composer_replication.training.forked import Forked, TrainSpot, without_views
 from composer_replication.training.generator import Generator
 from composer_replication.training.guard import Guard
+from composer_replication.training.hinting import check_views
 from composer_replication.training.identity import data_sha256, weights_sha256
 from composer_replication.training.journal import Journal, Listener
 from composer_replication.training.live import Live, LiveStep, few
@@ -145,6 +146,8 @@ def _check_sources(
     if config.train.fork and not config.train.hint.weight:
         what, fix = "forks feed the hint channel, whose weight is 0", "set train.hint.weight, or train.fork = false"
         raise ConfigError(what, where="train.fork", fix=fix)
+    if config.train.hint.weight and forked is None and (live is None or config.train.lm_ce.weight):
+        check_views(examples, config.train.hint)
     if not examples and not pairs and live is None:
         raise DataError("no examples and no pairs: nothing to train on", fix="run `recompose build` and look at what it counts")
     if config.train.policy.weight and live is None and not any(e.actions for e in examples):
@@ -219,6 +222,8 @@ def _checkpoint(
     if journal.main:
         means = {name: [mean.total, mean.weight] for name, mean in trainer.means.items()}
         state = {"settings": training_settings(trainer.config), "means": means, "health": trainer.health.state(), **identity, **judged}
+        if trainer.taid is not None:
+            state["taid"] = trainer.taid.state()
         if guard is not None:
             state["policy_health"] = guard.health.state()
         keep = trainer.settings.keep_checkpoints
@@ -241,6 +246,8 @@ def _resume(trainer: Trainer, journal: Journal, identity: Mapping[str, str], gua
     trainer.load_extra(load_extra(folder))
     trainer.means.update({name: RunningMean(*state["means"][name]) for name in CHANNELS})
     trainer.health.restore(state["health"])
+    if trainer.taid is not None:
+        trainer.taid.restore(state["taid"])
     if guard is not None:
         guard.health.restore(state["policy_health"])
     if changed and journal.main:
@@ -253,4 +260,4 @@ def _watch(trainer: Trainer, sites: list[TrainingExample]) -> list[dict[str, Any
     """Per-token log-probs of the watched sites, now."""
     place = {"pad_id": trainer.student.pad_id, "max_tokens": trainer.settings.micro_tokens, "device": trainer.accelerator.device}
     how, tokenizer = trainer.settings.hint, trainer.student.tokenizer
-    return token_table(sites, student=current(trainer.student), teacher=trainer.references["hint"], how=how, tokenizer=tokenizer, **place)
+    return token_table(sites, student=current(trainer.student), teachers=trainer.teachers, how=how, tokenizer=tokenizer, **place)

@@ -29,13 +29,13 @@ RunsIn = Literal["any_thread", "one_thread", "caller"]
 class Opening:
     """How an episode begins: the messages before the student's first, and the tools on offer.
 
-    `verbatim` = the messages are those of a session that was read and built before, so they are taken as they are, calls, long results
-    and control characters included: cleaned ones would be other tokens than those that were built.
+    `logged` = the messages are those of a log, as `build` renders them: others wrote some of them, and nothing in them is cleaned or cut,
+    since another character would be another context. Only code of this package that has read the log says so.
     """
 
     turns: tuple[Turn, ...]
     tools: tuple[ToolSpec, ...]
-    verbatim: bool = False
+    logged: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
