@@ -1,7 +1,7 @@
 """Runs that are killed and resumed, in a process of their own: `python -m tests.training.killed FOLDER`.
 
-One process imports everything and then forks, so that a launch costs no more than its steps. Each launch of the run "killed" ends by
-SIGKILL at its place, the next goes on; "whole" is the same run undisturbed. A place is one of
+One process imports everything and then forks, so that a launch costs no more than its steps. Each launch of a run ends by SIGKILL at
+its place, the next goes on; "whole" is the same run undisturbed. A place is one of
 
     op TEXT            before the file operation whose line "<event> <path below the run>" holds TEXT
     op #N              before the N-th file operation of the launch, whatever it is
@@ -9,7 +9,7 @@ SIGKILL at its place, the next goes on; "whole" is the same run undisturbed. A p
     half NAME          when the NAME.safetensors of a checkpoint is half written
     reply N            in the N-th answer of an environment
 
-The places are listed in FOLDER/places.json; what became of them goes to FOLDER/launches.json.
+FOLDER/places.json lists the places of each run; the exit statuses of the launches go to FOLDER/launches.json.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ def on_operation(folder: Path, wanted: Callable[[str, int], bool]) -> None:
         if event not in OPERATIONS or not isinstance(given[0], (str, os.PathLike)):
             return
         path = os.fspath(given[0])
+        if event in ("os.remove", "os.rmdir") and given[1] >= 0:  # rmtree names a file by its folder's descriptor
+            path = os.path.join(os.readlink(f"/proc/self/fd/{given[1]}"), path)
         writes = event != "open" or bool(given[2] & (os.O_WRONLY | os.O_RDWR))
         if isinstance(path, str) and path.startswith(root) and writes:
             count += 1
@@ -144,10 +146,11 @@ def teach(folder: Path) -> None:
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     taught.renderer()
-    statuses = {"teach": forked(lambda: teach(folder)), "whole": forked(lambda: launch(folder, "whole", ""))}
-    places = json.loads((folder / "places.json").read_text("utf-8"))
-    ended = [forked(lambda p=place: launch(folder, "killed", p)) for place in [*places, ""]]
-    (folder / "launches.json").write_text(json.dumps({**statuses, "killed": ended}), "utf-8")
+    plan = {"whole": [], **json.loads((folder / "places.json").read_text("utf-8"))}
+    ended = {"teach": [forked(lambda: teach(folder))]}
+    for name, places in plan.items():
+        ended[name] = [forked(lambda n=name, p=place: launch(folder, n, p)) for place in [*places, ""]]
+    (folder / "launches.json").write_text(json.dumps(ended), "utf-8")
 
 
 if __name__ == "__main__":

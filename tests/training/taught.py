@@ -102,6 +102,11 @@ def _weights(steps: int = 100) -> dict[str, torch.Tensor]:
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
+def untaught() -> dict[str, torch.Tensor]:
+    """Random weights, where what the student itself would write does not matter."""
+    return {name: p.detach() for name, p in _fresh().named_parameters()}
+
+
 def taught_student(*, dropout: float = 0.0, weights: Mapping[str, torch.Tensor] | None = None) -> Student:
     """The student; `weights` are those of another call, where they must not be learnt again."""
     model = _fresh(dropout=dropout)

@@ -164,8 +164,9 @@ def test_other_weights_than_those_handed_over_are_named(tmp_path: Path) -> None:
         def load(self) -> None:
             if self.model is None:
                 super().load()
+                held: Any = self.model
                 with torch.no_grad():
-                    self.model.model.norm.weight.mul_(0.5)
+                    held.model.norm.weight.mul_(0.5)
 
     with pytest.raises(DataError, match=r"log-probs are .* nats from those of the weights that it should hold, max_gap is 0\.1"):
         go(tmp_path, Deaf(tmp_path / "served"))

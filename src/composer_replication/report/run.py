@@ -16,6 +16,7 @@ from composer_replication.report.data import run_view
 from composer_replication.report.evidence import AFTER, read_evaluation
 from composer_replication.report.funnel import changed_files, not_trained, read_object, run_chains
 from composer_replication.report.logs import logs_view
+from composer_replication.report.lost import lost_rows
 from composer_replication.report.rollout_sites import rollout_sites
 from composer_replication.report.views import turn_view
 from composer_replication.report.work import SHOWN_SITES, work_view
@@ -48,6 +49,7 @@ def run_report(path: Path, *, work: Path | None = None, num_sites: int = SHOWN_S
         "rollout_sites": rollout_sites(run, tokens["sites"]),
         "work": _used(work_view(folder, first=list(tokens["sites"]), num_sites=num_sites), settings, metrics) if there else None,
         "chains": run_chains(metrics),
+        "lost": lost_rows(metrics),
         "stale": _stale(run, folder) if there else [],
         "samples": samples(run),
     }

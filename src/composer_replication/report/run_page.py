@@ -224,6 +224,7 @@ def _channels(view: Mapping[str, Any]) -> Html:
         el("p", f"Off (weight 0): {', '.join(off)}.", cls="quiet") if off else None,
         el("p", "Ticks below a line mark steps in which the channel was starved or dead (red) or exhausted (grey).", cls="quiet"),
         el("div", cards, cls="grid"),
+        _lost(view.get("lost", ())),
         _events(view["events"]),
     )
 
@@ -247,6 +248,14 @@ def _cards(name: str, channel: Mapping[str, Any], measures: Mapping[str, Any]) -
         line_chart(name, [Line(title, colour, points)], note=title, marks=channel["steps"]),
         line_chart(f"{name}: tokens per step", [Line("tokens", colour, channel["tokens_per_step"]["points"])]),
     ]
+
+
+def _lost(rows: Sequence[Mapping[str, Any]]) -> Html | None:
+    if not rows:
+        return None
+    lines = [(row["what"], number(row["count"]), row["cost"]) for row in rows]
+    caption = f"what was lost on the way, of {number(rows[0]['of'])} rollouts"
+    return table(lines, head=("what", "how often", "what it cost"), numbers=(1,), caption=caption)
 
 
 def _events(events: Sequence[Mapping[str, Any]]) -> Html | None:

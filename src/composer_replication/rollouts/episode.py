@@ -39,7 +39,7 @@ from composer_replication.core.trace import (
     ToolSpec,
     Turn,
 )
-from composer_replication.rollouts.border import FaultError, checked_opening, checked_reply
+from composer_replication.rollouts.border import FaultError, checked_opening, checked_reply, clean_text
 from composer_replication.rollouts.crew import MAX_WORDS, Job, Outcome
 from composer_replication.rollouts.envs.env import Env, Opening, Reply
 from composer_replication.rollouts.meter import Meter
@@ -175,7 +175,7 @@ class Episode:
 
     def give_up(self, words: str) -> None:
         """End without the next message, which a server did not give; what the student was about to read is no part of the rollout."""
-        self.ended, self.failure, self.asked = "no_message", words[:MAX_WORDS], None
+        self.ended, self.failure, self.asked = "no_message", _shown(words), None
         del self.ids[self._num_said :]
 
     def hear(self, outcome: Outcome[Reply] | None, *, max_context_tokens: int) -> None:
@@ -271,7 +271,7 @@ class Episode:
             self.ids = list(self.voice.renderer.reply(self.turns, _PROBE, tools=self.tools)[0])
 
     def _lose(self, words: str, *, late: bool = False) -> None:
-        self.ended, self.failure = ("env_timeout" if late else "env_error"), words
+        self.ended, self.failure = ("env_timeout" if late else "env_error"), _shown(words)
 
     def _worth(self, worth: Outcome[tuple[float, Mapping[str, float]]]) -> tuple[float, dict[str, float]]:
         """The reward and the measures; an environment that cannot say what an episode was worth has failed it too."""
@@ -360,3 +360,8 @@ class Episode:
                 where=self.name,
                 fix="the chat template rewrites what came earlier: use a prefix-preserving family in student.template",
             )
+
+
+def _shown(words: str) -> str:
+    """Foreign words on a failure: they go into files and onto terminals, so they are as clean as a result."""
+    return clean_text(words[:MAX_WORDS], max_chars=MAX_WORDS)

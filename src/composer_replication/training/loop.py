@@ -25,7 +25,15 @@ from composer_replication.losses.channel import CHANNELS, Status
 from composer_replication.losses.total import RunningMean
 from composer_replication.models.load import Student
 from composer_replication.tokens.example import PreferencePair, TrainingExample
-from composer_replication.training.checkpoint import check_resume, load_extra, load_tensors, read_state, save_checkpoint, training_settings
+from composer_replication.training.checkpoint import (
+    check_resume,
+    load_extra,
+    load_tensors,
+    read_state,
+    save_checkpoint,
+    sweep,
+    training_settings,
+)
 from composer_replication.training.forked import Forked, TrainSpot, without_views
 from composer_replication.training.generator import Generator
 from composer_replication.training.guard import Guard
@@ -195,9 +203,9 @@ def _fork(forked: Forked, trainer: Trainer, journal: Journal, spots: Sequence[Tr
 
 def _start_watching(trainer: Trainer, journal: Journal, sites: list[TrainingExample], *, made: LiveStep, step: int) -> None:
     """Choose what is watched for the rest of the run, resumed or not, and write its first table."""
-    if journal.main:
-        keep_watched(journal.run, sites, made=made)
     journal.tokens(step, _watch(trainer, sites))
+    if journal.main:  # last: a run that is killed before this chooses again
+        keep_watched(journal.run, sites, made=made)
 
 
 def _checkpoint(
@@ -227,6 +235,8 @@ def _checkpoint(
 
 def _resume(trainer: Trainer, journal: Journal, identity: Mapping[str, str], guard: Guard | None, *, accept_changes: bool) -> int:
     """Load the newest checkpoint; returns the number of steps it holds, 0 where the run was killed before its first."""
+    if journal.main:
+        sweep(journal.run, keep=trainer.settings.keep_checkpoints)
     if not (kept := journal.run.checkpoints()):
         return 0
     step, folder = kept[-1]

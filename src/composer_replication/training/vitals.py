@@ -46,6 +46,7 @@ def rollout_facts(groups: Groups, advantage: Mapping[str, float]) -> dict[str, f
         "rollouts/out_of_room": _mean([r.ended == "max_context" for r in rollouts]),
         "rollouts/cut_off": _mean([r.ended == "cut_off" for r in rollouts]),
         "rollouts/lost": _mean([r.ended in LOST for r in rollouts]),
+        **{f"lost/{end}": float(n) for end, n in Counter(r.ended for r in rollouts if r.ended in LOST).items()},
         "rollouts/refused_calls": float(sum(r.num_refused for r in rollouts)),
         "rollouts/advantage_spread": max(advantage.values(), default=0.0) - min(advantage.values(), default=0.0),
     }

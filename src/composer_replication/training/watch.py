@@ -38,12 +38,12 @@ def watched(examples: Sequence[TrainingExample], *, num_sites: int = NUM_SITES) 
 
 
 def keep_watched(run: RunDir, examples: Sequence[TrainingExample], *, made: LiveStep) -> None:
-    """Write down which examples are watched, so that a resumed run watches the same, and their sessions, sites and hints for the page."""
-    write_lines(run.watched_jsonl, map(example_to_json, examples))
+    """Write down which examples are watched, so that a resumed run watches the same, after their sessions, sites and hints for the page."""
     names, ids = {example.session_id for example in examples}, {view.site_id for example in examples for view in example.hints}
     write_sessions(run.watched_dir / "sessions.jsonl", [session for session in made.sessions if session.id in names])
     write_lines(run.watched_dir / "sites.jsonl", [record_to_json(site) for site in made.sites if site.id in ids])
     write_lines(run.watched_dir / "hints.jsonl", [record_to_json(hint) for hint in made.hints if hint.site_id in ids])
+    write_lines(run.watched_jsonl, map(example_to_json, examples))
 
 
 def kept_watched(run: RunDir) -> list[TrainingExample]:
