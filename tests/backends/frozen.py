@@ -202,7 +202,7 @@ def trained(
 
         def _made(self, prompts: list[Any], played: Any) -> Any:
             rows = tuple(example(row, views=self._weights["hint"] > 0) for row in self.rows)
-            return Made(examples=rows, sessions=(), facts={})
+            return Made(examples=rows, facts={})
 
     weights = {f"{name}_weight": WEIGHTS[case].get(name, 0.0) for name in ("policy", "hint", "preference")}
     args = ComposerReplicationConfig(

@@ -11,7 +11,7 @@ import pytest
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError
 from composer_replication.training.backends import _compat
-from composer_replication.training.backends.trl_run import refuse
+from composer_replication.training.backends.trl_settings import refuse
 from tests.training.small_student import make_pair
 
 pytestmark = pytest.mark.train
