@@ -110,6 +110,15 @@ class RunDir:
         """Rows with intervals and paired differences; absent where no evaluation was run."""
         return self.path / "evaluation.json"
 
+    @property
+    def evaluation_logs_json(self) -> Path:
+        """Recurrence at held-out sites of one's own logs, with intervals; absent where `evaluate --logs` was not run."""
+        return self.path / "evaluation_logs.json"
+
+    def written_at_sites(self, name: str) -> Path:
+        """What one row of that evaluation wrote at each site, with the check's verdict."""
+        return self.path / "evaluation_logs" / f"{name}.jsonl"
+
     def sample_file(self, step: int) -> Path:
         """A few sessions that the policy sampled after `step` steps."""
         return self.path / "samples" / f"step_{step:06d}.jsonl"

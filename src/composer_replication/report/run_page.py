@@ -9,6 +9,7 @@ from composer_replication.report.charts import Line, interval_chart, line_chart
 from composer_replication.report.claims import FAMILY_TITLES
 from composer_replication.report.evidence import signed
 from composer_replication.report.html import Child, Html, document, el, join, plural, table
+from composer_replication.report.logs_section import logs_section
 from composer_replication.report.page import MAX_BYTES, contents, facts, fitted, funnel, number, own_chains, reading, section
 from composer_replication.report.sites_section import Limits, cut, sites_section, turn_block
 from composer_replication.report.words import CHANNELS, STATUSES
@@ -32,7 +33,7 @@ GROUPS = {
 }
 NO_EVALUATION = "No evaluation was run, so nothing is claimed about the trained model. A loss that falls is no evidence of learning."
 IMPORTED = "training on them is context distillation, and the terms of the model that wrote a log may restrict it."
-LOUD = ("starved", "dead", "stopped", "torn_line", "resume", "guard", "restored")
+LOUD = ("starved", "dead", "stopped", "lost", "handover_failed", "torn_line", "resume", "guard", "restored")
 
 
 def run_page(view: Mapping[str, Any], *, where: str = "", max_bytes: int = MAX_BYTES) -> str:
@@ -43,6 +44,7 @@ def run_page(view: Mapping[str, Any], *, where: str = "", max_bytes: int = MAX_B
 def _draw(view: Mapping[str, Any], where: str, limits: Limits, note: str) -> str:
     parts: list[tuple[str, str, Html | None]] = [
         ("result", "Did it work?", _result(view["evaluation"])),
+        ("logs", "On your own logs", logs_section(view["logs"], limits) if view["logs"] else None),
         ("channels", "Channels", _channels(view)),
         ("data", "Where the data went", _data(view)),
         ("sites", "Sites", _sites(view, where, limits)),

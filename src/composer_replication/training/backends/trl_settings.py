@@ -42,6 +42,7 @@ HOSTED = frozenset(
 SAID: Mapping[str, str] = MappingProxyType(
     {
         "train.layout": "rows: TRL pads its rollouts and a tree cannot be laid over them",
+        "train.health.max_clipped": "no clip of the hint's loss is hosted",
         "train.grad_every": "no gradient norms over the parameters by channel",
         "train.batch_examples": "no imported examples",
         "train.preference.batch_anchors": "no anchors",
@@ -71,7 +72,13 @@ def refuse(config: Config, *, pairs: Sequence[PreferencePair]) -> None:
     rules: list[tuple[bool, str, str, str]] = [
         (rollouts.env != "workshop", "rollouts.env", "TRL plays by itself and needs an environment", 'set rollouts.env = "workshop"'),
         (train.lm_ce.weight > 0, "train.lm_ce", "TRL has no place for imported examples", "set train.lm_ce.weight = 0"),
-        (train.hint.teacher == "ema", "train.hint.teacher", "there is no slow average here", "use frozen or live"),
+        (train.hint.teacher not in ("frozen", "live"), "train.hint.teacher", f"no teacher {train.hint.teacher!r}", "use frozen or live"),
+        (
+            train.hint.divergence in ("taid", "eopd", "soft_gate"),
+            "train.hint.divergence",
+            f"{train.hint.divergence} is not passed on",
+            "use one of the KLs or jsd",
+        ),
         (
             train.policy.objective not in OBJECTIVES,
             "train.policy.objective",
@@ -106,17 +113,17 @@ def refuse(config: Config, *, pairs: Sequence[PreferencePair]) -> None:
 def _changed(config: Config) -> Iterator[tuple[str, Any, Any]]:
     """(name, value, default) of the settings of train and rollouts that are not at their default."""
     for group, given, default in (("train", config.train, TrainSettings()), ("rollouts", config.rollouts, RolloutSettings())):
-        pairs = zip(_leaves(group, given), _leaves(group, default), strict=True)
+        pairs = zip(leaves(group, given), leaves(group, default), strict=True)
         yield from ((name, value, plain) for (name, value), (_, plain) in pairs if value != plain)
 
 
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Settings by dotted name."""
     if not isinstance(value, Settings):
         yield name, value
         return
     for key in type(value).model_fields:
-        yield from _leaves(f"{name}.{key}", getattr(value, key))
+        yield from leaves(f"{name}.{key}", getattr(value, key))
 
 
 def trl_settings(config: Config, *, output: Path, longest_prompt: int) -> ComposerReplicationConfig:
