@@ -154,7 +154,7 @@ def test_every_rule_ends_a_run_of_trl_and_puts_the_weights_back(rule: str, tmp_p
     from tests.backends.test_trl_trainer import run_once
 
     RULES[rule](monkeypatch)
-    start: dict[str, torch.Tensor] = {}
+    start: dict[str, Any] = {}
     limits = {
         "monitor_tasks": 8 if rule == "monitor" else 0,
         "monitor_every": 1,
