@@ -318,8 +318,8 @@ def beside_trl(found: Json, goals: Json) -> list[str]:
     text = (
         f"{shape['steps']} Dr.GRPO steps of {shape['groups']} groups of {shape['size']} episodes beside TRL's GRPOTrainer with "
         "transformers' `generate`: the same tasks, fixed tools, student, room and temperature. Sampling, tools, rendering and rewards "
-        "are play; trained tokens are those that the student wrote, divided by the CPU-seconds of the whole step. **Here more is better**: the ratio is this "
-        "project divided by TRL, the goal the least that was asked for."
+        "are play; trained tokens are those that the student wrote, divided by the CPU-seconds of the whole step. **Here more is "
+        "better**: the ratio is this project divided by TRL, the goal the least that was asked for."
     )
     if problems := [side["problem"] for side in sides if "problem" in side]:
         return [text, f"Not measured: {'; '.join(problems)}."]
