@@ -59,6 +59,7 @@ GOALS: Mapping[str, Any] = {
     "growth": {"separate": 0.15, "trl": 0.15},
     "numerics": {"at_least": 1e-4, "error": 1e-3},
     "long": {"mib": 16384},
+    "rollouts": {"episodes_per_cpu_s": 1.5, "trained_per_cpu_s": 1.0},
     "sizes": {"dense 256": 1024, "sparse 256": 1024, "step": 1024},
 }
 """What the issue asks for: the most that ours may be of a peer; kept in the JSON beside the numbers."""
@@ -304,9 +305,33 @@ def long_section(part: Json, goals: Json) -> str:
 
 
 def rollouts_section(part: Json, goals: Json) -> str:
-    """Episodes per second by the size of the batch."""
+    """Episodes per second by the size of the batch, and beside TRL's trainer."""
     rows = [[str(row["batch"]), f"{row['episodes_per_cpu_s']:.1f}", f"{row['trained_per_cpu_s']:.0f}"] for row in part["rows"]]
-    return "\n\n".join(["## Episodes of the workshop", markdown(["batch", "episodes per CPU-s", "trained tokens per CPU-s"], rows)])
+    parts = ["## Episodes of the workshop", how(part)] if "about" in part else ["## Episodes of the workshop"]
+    parts.append(markdown(["batch", "episodes per CPU-s", "trained tokens per CPU-s"], rows))
+    return "\n\n".join([*parts, *beside_trl(part["beside"], goals["rollouts"])] if "beside" in part else parts)
+
+
+def beside_trl(found: Json, goals: Json) -> list[str]:
+    """The whole step beside TRL's GRPOTrainer; unlike elsewhere, a ratio above 1 is good: its goals are least values."""
+    shape, sides = found["shape"], [found[name] for name in ("ours", "trl")]
+    text = (
+        f"{shape['steps']} Dr.GRPO steps of {shape['groups']} groups of {shape['size']} episodes beside TRL's GRPOTrainer with "
+        "transformers' `generate`: the same tasks, fixed tools, student, room and temperature. Sampling, tools, rendering and rewards "
+        "are play; trained tokens are those that the student wrote, divided by the CPU-seconds of the whole step. **Here more is "
+        "better**: the ratio is this project divided by TRL, the goal the least that was asked for."
+    )
+    if problems := [side["problem"] for side in sides if "problem" in side]:
+        return [text, f"Not measured: {'; '.join(problems)}."]
+    ours, theirs = sides
+    rows = []
+    for words, name in (("episodes per CPU-s of play", "episodes_per_cpu_s"), ("trained tokens per CPU-s", "trained_per_cpu_s")):
+        ratio = ours[name] / theirs[name]
+        verdict = "met" if ratio >= goals[name] else "**missed**"
+        rows.append([words, f"{ours[name]:.1f}", f"{theirs[name]:.1f}", f"{ratio:.2f}", f"{goals[name]:g}: {verdict}"])
+    for words, name in (("tokens an episode", "tokens"), ("messages an episode", "messages"), ("success", "success")):
+        rows.append([words, f"{ours[name]:.2f}", f"{theirs[name]:.2f}", "", ""])
+    return [text, markdown(["", "ours", "TRL", "ours / TRL", "goal"], rows)]
 
 
 def gpu_section(part: Json, goals: Json) -> str:

@@ -130,3 +130,19 @@ def test_a_command_names_no_folder_of_the_machine() -> None:
 def test_a_file_of_another_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="the name must be one of"):
         gather([tmp_path / "other.json"], tmp_path)
+
+
+def test_rollouts_beside_trl_say_more_is_better() -> None:
+    side = {"tokens": 80.0, "messages": 7.0, "success": 0.25}
+    ours, trl = (
+        {**side, "episodes_per_cpu_s": 20.0, "trained_per_cpu_s": 900.0},
+        {**side, "episodes_per_cpu_s": 10.0, "trained_per_cpu_s": 1000.0},
+    )
+    shape = {"groups": 8, "size": 6, "steps": 2, "room": 700}
+    rows = [{"batch": 48, "episodes_per_cpu_s": 30.0, "trained_per_cpu_s": 2000.0}]
+    part = {"about": ABOUT, "rows": rows, "beside": {"shape": shape, "ours": ours, "trl": trl}}
+    page = render({**measured(), "rollouts": part})
+    assert "| episodes per CPU-s of play | 20.0 | 10.0 | 2.00 | 1.5: met |" in page
+    assert "| trained tokens per CPU-s | 900.0 | 1000.0 | 0.90 | 1: **missed** |" in page
+    part["beside"] = {"shape": shape, "ours": ours, "trl": {"problem": "not installed"}}
+    assert "Not measured: not installed." in render({**measured(), "rollouts": part})

@@ -47,7 +47,7 @@ class Guard:
         facts = self._drift(made)
         if self.health.settings.monitor_tasks and step % self.health.settings.monitor_every == 0:
             facts |= self._monitor()
-        for warning in self.health.calls(made.facts):
+        for warning in self.health.calls({"rollouts/entropy": facts["health/entropy"], **made.facts}):  # TRL records no log-probs
             self.journal.event("drift", step=step, **warning)
         self._check(step)
         return facts
