@@ -40,7 +40,8 @@ _CLONE = ("--train.preference.objective", "clone", "--train.preference.anchor", 
 class Arm:
     """One way to train the student; `flags` stand on top of the demo's settings, `like` is the arm whose number of steps it has.
 
-    Without `stops` no health rule ends it: an arm that was stopped early would not be compared at equal compute.
+    Without `stops` no health rule ends it: an arm that was stopped early would not be compared at equal compute. One that needs TRL is
+    trained by the Python of .venv-peers (make peers), and left out where that is not there.
     """
 
     text: str
@@ -48,6 +49,7 @@ class Arm:
     levels: tuple[int, ...] = (1,)
     like: str = ""
     stops: bool = False
+    needs_trl: bool = False
 
 
 def _nulled(how: str) -> tuple[str, ...]:
@@ -63,6 +65,12 @@ ARMS: Mapping[str, Arm] = {
     "policy": Arm(text="policy channel alone", flags=_POLICY, levels=LEVELS),
     "policy_placebo": Arm(
         text="policy alone, rewards permuted across groups", flags=(*_POLICY, *_nulled("permuted_rewards")), like="policy"
+    ),
+    "trl_policy": Arm(
+        text="policy alone, trained by TRL's GRPOTrainer (`--train.backend trl`)",
+        flags=(*_POLICY, "--train.backend", "trl"),
+        like="policy",
+        needs_trl=True,
     ),
     "random_reward": Arm(text="policy alone, a coin in place of the reward", flags=(*_POLICY, *_nulled("random_rewards")), like="policy"),
     **{
@@ -116,6 +124,12 @@ ARMS: Mapping[str, Arm] = {
         flags=(*_COLLAPSE, *_RULES),
         like=AFTER,
         stops=True,
+    ),
+    "trl_after": Arm(
+        text="all three channels in TRL's trainer, without anchors, which it does not host",
+        flags=("--train.backend", "trl", "--train.preference.anchor", "0"),
+        like=AFTER,
+        needs_trl=True,
     ),
     AFTER: Arm(text="all three channels, as in the demo", flags=(), levels=LEVELS),
 }

@@ -46,7 +46,10 @@ QUESTIONS: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (
         "Is what the student writes itself at the logs' sites better to train on than what stands in the logs",
         (("fork", "logged"), ("fork", "fork_placebo"), ("fork", BEFORE), ("logged", BEFORE), ("hint", "fork")),
     ),
-    ("Does TRL's trainer do what the reference loop does, at the same steps", (("trl_policy", "policy"), ("trl_policy", "policy_placebo"))),
+    (
+        "Does TRL's trainer do what the reference loop does, at the same steps",
+        (("trl_policy", "policy"), ("trl_policy", "policy_placebo"), ("trl_after", AFTER), ("trl_after", PLACEBO)),
+    ),
     (
         "Do the stop rules save a policy that collapses",
         (("collapse", BEFORE), ("collapse_stopped", BEFORE), ("collapse_stopped", "collapse")),
