@@ -87,6 +87,21 @@ def test_ratio(ours: float | None, theirs: float, goal: float | None, cells: tup
     assert ratio_and_goal(ours, theirs, goal) == cells
 
 
+def test_the_sweep_is_judged_by_its_ends() -> None:
+    def at(positions: int, variant: str, cpu_s: float, mib: float) -> dict[str, Any]:
+        return {"positions": positions, "variant": variant, "cpu_s": cpu_s, "mib": mib}
+
+    lines = [at(4096, "ours", 0.6, 210.0), at(512, "ours", 0.5, 209.0), at(512, "naive", 10.0, 4450.0)]
+    lines.append({"positions": 1024, "variant": "naive", "missing": "trl"})
+    part = {"about": ABOUT, "vocab": 151936, "loss_positions": 51, "hidden": 256, "repeats": 3, "lines": lines}
+    page = render(measured() | {"sweep": part})
+    assert row_of(page, "| 512 |") == "| 512 | 0.50 | 209 |  |  | 10.00 | 4450 | 0.050 | 0.047 |"
+    assert "not installed" in row_of(page, "| 1024 |") and row_of(page, "| 4096 |").startswith("| 4096 | 0.60 | 210 |")
+    assert row_of(page, "| time |") == "| time | 1.200 | 1.1: **missed** |"
+    assert row_of(page, "| memory |") == "| memory | 1.005 | 1.1: met |"
+    assert "few loss positions among ever more" in render(measured()) and "few loss positions among" not in page
+
+
 def test_a_stale_page_is_found_and_written_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "docs").mkdir()
     assert "does not exist" in problems(tmp_path)[0]

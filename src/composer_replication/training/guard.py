@@ -98,6 +98,8 @@ def _start(trainer: Trainer) -> Reference:
     """The frozen start weights: those that score already, else a copy of their own."""
     if "preference" in trainer.references:
         return trainer.references["preference"]
+    if trainer.start is not None:
+        return trainer.start
     if "hint" in trainer.references and trainer.settings.hint.teacher == "frozen":
         return trainer.references["hint"]
     return frozen(trainer.student)

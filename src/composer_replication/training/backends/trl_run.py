@@ -55,7 +55,16 @@ def refuse(config: Config, *, pairs: Sequence[PreferencePair]) -> None:
         (train.lm_ce.weight > 0, "train.lm_ce", "TRL has no place for imported examples", "set train.lm_ce.weight = 0"),
         (train.hint.teacher == "ema", "train.hint.teacher", "there is no slow average here", "use frozen or live"),
         (bool(train.placebo), "train.placebo", "placebos are made by the reference trainer", "use train.backend = reference"),
+        (rollouts.generator != "local", "rollouts.generator", "TRL has its own generators", 'set rollouts.generator = "local"'),
         (rollouts.extra_groups > 0, "rollouts.extra_groups", "TRL does not replace flat groups", "set rollouts.extra_groups = 0"),
+    ]
+    hosted = {"weight", "divergence", "beta", "temperature", "teacher"}
+    changed = [name for name, value in train.hint if name not in hosted and value != type(train.hint).model_fields[name].default]
+    named = train.hint.divergence in ("taid", "eopd", "soft_gate")
+    rules += [
+        (bool(changed), f"train.hint.{changed[0] if changed else ''}", "it does not reach TRL's trainer", "leave it as it comes"),
+        (named, "train.hint.divergence", f"{train.hint.divergence} is not passed on", "use one of the KLs or jsd"),
+        (train.hint.teacher == "trust_region", "train.hint.teacher", "there is one teacher here", "use frozen or live"),
     ]
     if train.preference.weight:
         none, batch = not pairs, train.preference.batch_pairs
