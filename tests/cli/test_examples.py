@@ -22,7 +22,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 CASES = {
     "small_instruct": (("recompose.toml",), "qwen3"),
     "small_instruct_lora": (("recompose.toml", "lora.toml"), "qwen3"),
-    "lora_4b_24gb": (("recompose.toml",), "qwen3-2507"),
+    "lora_4b_24gb": (("recompose.toml",), "qwen3_instruct_2507"),
 }
 
 
