@@ -173,7 +173,7 @@ def _level(options: argparse.Namespace, works: Sequence[Any], told: dict[Any, di
 
 
 def _kept(told: dict[str, Any]) -> dict[str, Any]:
-    return {key: told[key] for key in ("code", "steps", "kept", "state", "rule", "cpu_s", "tokens", "kl")}
+    return {key: told[key] for key in ("code", "steps", "kept", "state", "rule", "cpu_s", "tokens", "kl", "commit")}
 
 
 def _about(options: argparse.Namespace, *, seconds: float) -> dict[str, Any]:

@@ -107,9 +107,16 @@ def train_arm(work: Work, name: str, *, scale: float) -> dict[str, Any]:
         shutil.rmtree(run.path)
     words = [*_recompose(), "train", "--name", name, *flags, "-c", str(work.config)]
     code, cpu_s = _child(words, log=work.folder / "arms" / f"{name}.log", allowed=(0, STOPPED))
-    found = {"key": key, "code": code, "cpu_s": round(cpu_s, 1), "flags": list(flags_of(name)), **_told(run)}
+    found = {"key": key, "code": code, "cpu_s": round(cpu_s, 1), "flags": list(flags_of(name)), "commit": _commit(), **_told(run)}
     write_json(done, found)
     return found
+
+
+def _commit() -> str:
+    """The short name of the commit that is checked out, with a + where files differ from it; "" outside of a checkout."""
+    asked = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    done = subprocess.run(asked, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
 
 
 def _told(run: RunDir) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from composer_replication.losses.fused import fused_divergence
 from composer_replication.losses.preference import dpo
 from composer_replication.models.forward import final_hidden, scoring
 from composer_replication.tokens.batch import collate, count
-from composer_replication.training import channels
+from composer_replication.training import channels, guide, hinting, pairs
 from composer_replication.training.state import Trainer
 from composer_replication.training.step import train_step
 from tests.training.small_student import make_config, make_example, make_pair, make_student, small_model, start_trainer
@@ -36,12 +36,12 @@ def scored(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, *, seed: int) -> t
         seen["teacher"] = teacher_ND
         return fused_divergence(student_ND, head, teacher_ND, teacher_head, **how)
 
-    def pairs(chosen: Tensor, rejected: Tensor, ref_chosen: Tensor, ref_rejected: Tensor, **how: Any) -> Tensor:
+    def couple(chosen: Tensor, rejected: Tensor, ref_chosen: Tensor, ref_rejected: Tensor, **how: Any) -> Tensor:
         seen["reference"] = torch.cat([ref_chosen, ref_rejected])
         return dpo(chosen, rejected, ref_chosen, ref_rejected, **how)
 
-    monkeypatch.setattr(channels, "fused_divergence", hint)
-    monkeypatch.setattr(channels, "dpo", pairs)
+    monkeypatch.setattr(hinting, "fused_divergence", hint)
+    monkeypatch.setattr(pairs, "dpo", couple)
     torch.manual_seed(seed)
     batch = collate(EXAMPLES, PAIRS, pad_id=0)
     losses, _ = channels.channel_losses(trainer, batch, count(EXAMPLES, PAIRS))
@@ -94,6 +94,27 @@ def test_every_pass_of_a_step_sees_the_same_dropout(layout: str) -> None:
         assert lines[0][key] == lines[1][key]
     other = train_step(trainer_with(layout), EXAMPLES, PAIRS, step=2)
     assert other["lm_ce/loss"] != lines[0]["lm_ce/loss"]
+
+
+def test_compose_loss_asks_teacher_and_reference_without_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Tensor] = []
+
+    def hint(student_ND: Tensor, head: Any, teacher_ND: Tensor, teacher_head: Any, **how: Any) -> Tensor:
+        seen.append(teacher_ND)
+        return fused_divergence(student_ND, head, teacher_ND, teacher_head, **how)
+
+    def couple(chosen: Tensor, rejected: Tensor, ref_chosen: Tensor, ref_rejected: Tensor, **how: Any) -> Tensor:
+        seen.append(torch.stack([ref_chosen, ref_rejected]))
+        return dpo(chosen, rejected, ref_chosen, ref_rejected, **how)
+
+    monkeypatch.setattr(guide, "fused_divergence", hint)
+    monkeypatch.setattr(guide, "dpo", couple)
+    model, start, totals = small_model(dropout=0.5).train(), small_model(dropout=0.5).train(), []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        totals.append(guide.compose_loss(model, collate(EXAMPLES, PAIRS, pad_id=0), reference=start).total.item())
+    assert torch.equal(seen[0], seen[2]) and torch.equal(seen[1], seen[3]) and totals[0] != totals[1]
+    assert not any(tensor.requires_grad for tensor in seen) and model.training and start.training
 
 
 def test_another_seed_is_another_dropout_and_the_same_seed_the_same() -> None:

@@ -33,7 +33,7 @@ GROUPS = {
 }
 NO_EVALUATION = "No evaluation was run, so nothing is claimed about the trained model. A loss that falls is no evidence of learning."
 IMPORTED = "training on them is context distillation, and the terms of the model that wrote a log may restrict it."
-LOUD = ("starved", "dead", "stopped", "lost", "handover_failed", "torn_line", "resume", "guard", "restored")
+LOUD = ("starved", "dead", "clipped", "stopped", "lost", "handover_failed", "torn_line", "resume", "guard", "restored")
 
 
 def run_page(view: Mapping[str, Any], *, where: str = "", max_bytes: int = MAX_BYTES) -> str:

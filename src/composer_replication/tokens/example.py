@@ -182,14 +182,14 @@ class TrainingExample:
         """The same with this view's hint inserted - and no other view's."""
         return self.ids[: view.at] + view.hint_ids + self.ids[view.at : view.span[1]]
 
-    def wrong_view(self, view: HintView) -> HintView:
-        """The same place and target below another site's hint; raises AlignmentError where the view carries none."""
-        return replace(view, hint_ids=view.wrong_ids, wrong_ids=())
-
     def teacher_span(self, view: HintView) -> Span:
         """Where the target stands in `teacher_ids`."""
         shift = len(view.hint_ids)
         return view.span[0] + shift, view.span[1] + shift
+
+    def wrong_view(self, view: HintView) -> HintView:
+        """The same place and target below another site's hint; raises AlignmentError where the view carries none."""
+        return replace(view, hint_ids=view.wrong_ids, wrong_ids=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,13 +246,8 @@ def example_to_json(example: TrainingExample) -> dict[str, Any]:
 def example_from_json(value: dict[str, Any]) -> TrainingExample:
     """Read an example back; every check of the constructors runs again."""
     try:
-        hints = tuple(
-            HintView(
-                **{**v, "hint_ids": tuple(v["hint_ids"]), "span": tuple(v["span"]), "target_ids": tuple(v["target_ids"])}
-                | {key: tuple(v[key]) for key in ("logprobs", "wrong_ids") if key in v}
-            )
-            for v in value["hints"]
-        )
+        known = ("hint_ids", "span", "target_ids", "logprobs", "wrong_ids")
+        hints = tuple(HintView(**{**v, **{key: tuple(v[key]) for key in known if key in v}}) for v in value["hints"])
         turns = tuple(TurnSpan(turn=t[0], role=t[1], start=t[2], end=t[3], body=(t[4], t[5]), author=t[6]) for t in value["turns"])
         return TrainingExample(
             id=value["id"],

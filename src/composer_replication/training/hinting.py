@@ -127,8 +127,7 @@ def row_measure(how: HintSettings, *, t: float | None = None) -> Callable[[Tenso
             return taid(student_RV, teacher_RV, t=t)
         if how.divergence == "eopd":
             then_R = None if ids_R is None else token_logprobs(student_RV.detach(), ids_R)
-            gates = {"tau": gate.tau, "alpha": gate.alpha}
-            return eopd_paper(student_RV, teacher_RV, k=gate.top, ids_N=ids_R, sampled_logp_N=then_R, **gates)
+            return eopd_paper(student_RV, teacher_RV, tau=gate.tau, k=gate.top, alpha=gate.alpha, ids_N=ids_R, sampled_logp_N=then_R)
         if how.divergence == "soft_gate":
             return eopd_soft_gate(student_RV, teacher_RV, h_max=gate.h_max or None)
         if how.estimator == "top_k":
