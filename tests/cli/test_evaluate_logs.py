@@ -85,7 +85,7 @@ def test_it_writes_the_rows_with_intervals_and_a_null_result_is_told_as_one(fold
     again = recompose(*call, cwd=folder)
     assert again.code == 0 and json.loads((run / "evaluation_logs.json").read_text("utf-8")) == table
     assert "Null result" in read(again) and "recurrence: after - before" in read(again)
-    assert "h001 unknown_tool" in read(again) and "log Now this. · Reed" in read(again)
+    assert "h001 unknown_tool" in read(again) and "log Reed {" in read(again)
     shown = recompose("show", "run", "main", "--full", cwd=folder)
     assert shown.code == 0 and "Null result" in read(shown) and f"h{len(OUT):03d} unknown_tool" in read(shown)
     assert recompose("report", "main", "-q", cwd=folder).code == 0
