@@ -18,7 +18,7 @@ def adapted(dtype: torch.dtype = torch.float32, *, size: float = 0.05, **more: A
     """A small Qwen3 with an adapter that is not nothing."""
     torch.manual_seed(0)
     shape: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
-    model = Qwen3ForCausalLM(Qwen3Config(vocab_size=50, intermediate_size=32, **shape)).to(dtype)
+    model: Any = Qwen3ForCausalLM(Qwen3Config(vocab_size=50, intermediate_size=32, **shape)).to(dtype)
     lora = peft.get_peft_model(model, peft.LoraConfig(r=4, lora_alpha=12, target_modules="all-linear", task_type="CAUSAL_LM", **more))
     for name, parameter in lora.named_parameters():
         if "lora_B" in name:

@@ -81,7 +81,7 @@ def in_a_line(turn: Mapping[str, Any] | None) -> str:
         return "(not kept)"
     words = [
         f"{block['name']} {json.dumps(block['arguments'], ensure_ascii=False)}" if block["type"] == "call" else str(block.get("text", ""))
-        for block in turn["blocks"]
+        for block in sorted(turn["blocks"], key=lambda block: block["type"] != "call")  # what is judged comes first
     ]
     text = " ".join(" · ".join(words).split())
     return text if len(text) <= LINE_CHARS else f"{text[:LINE_CHARS]} [{len(text) - LINE_CHARS} more characters]"
