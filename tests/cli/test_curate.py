@@ -8,13 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from composer_replication.cli.build import _pairs_and_anchors
+from composer_replication.cli.flags import Common
+from composer_replication.cli.job import open_job
 from composer_replication.core.codec import read_preferences, record_to_json, write_sessions
+from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import read_lines, write_lines
-from composer_replication.core.site import Preference
-from composer_replication.core.trace import Session
+from composer_replication.core.site import Answer, Preference
+from composer_replication.core.trace import Session, Turn
 from composer_replication.data.curate.export import read_rows
 from composer_replication.tokens.split import is_held_out
-from tests.cli.workspace import recompose
+from tests.cli.workspace import inside, recompose
 from tests.data.curate.pairs import call, say, session
 
 GOOD, OWN = call("Read", file_path="src/limit.py"), say("I will look at what the test reads.")
@@ -96,3 +100,39 @@ def test_what_cannot_be_used_is_said_with_a_remedy(work: Path) -> None:
     (work / "recompose" / "preferences.jsonl").unlink()
     said = recompose("curate", cwd=work)
     assert said.code == 1 and "recompose replay" in said.err
+
+
+def answered(work: Path, said: dict[str, Turn]) -> None:
+    """Each of 24 sessions answered at turn 3 by three families."""
+    sessions = [session(OWN, id=f"s{n}", seen=f"x = {n}") for n in range(24)]
+    folder = work / "recompose"
+    write_sessions(folder / "sessions.jsonl", sessions)
+    turns = [
+        Answer(site_id=f"s{n}:3:-", teacher=f"t-{family}", family=family, turn=turn if turn.text else call("Read", file_path=f"{n}.py"))
+        for n in range(24)
+        for family, turn in said.items()
+    ]
+    write_lines(folder / "answers.jsonl", map(record_to_json, turns))
+    write_lines(folder / "preferences.jsonl", [record_to_json(Preference(session_id="s0", turn=3, chosen=GOOD))])
+
+
+@pytest.mark.parametrize(("said", "passed", "words"), [("", True, "collapses, as it must"), ("Hm.", False, "does NOT collapse")])
+def test_check_tells_teachers_that_look_from_those_that_always_say_the_same(work: Path, said: str, passed: bool, words: str) -> None:
+    answered(work, dict.fromkeys("abc", say(said)))
+    shown = recompose("curate", "--check", cwd=work)
+    assert shown.code == 0 and words in shown.out, shown.err
+    value = recompose("curate", "--check", "--json", cwd=work).value["check"]
+    assert value["null_test"]["pairs"] == 24 and value["null_test"]["passed"] is passed
+    assert value["left_out_min_families"] == 2 and [(one["family"], one["same"]) for one in value["left_out"]] == [(f, 24) for f in "abc"]
+
+
+def test_build_takes_what_is_left_and_refuses_what_is_stale(work: Path) -> None:
+    assert recompose("curate", cwd=work).code == 0
+    with inside(work):
+        job = open_job(Common())
+        assert _pairs_and_anchors(job) == (job.curated, None)
+        write_lines(job.preferences, [record_to_json(Preference(session_id="s0", turn=3, chosen=OWN))])
+        with pytest.raises(DataError, match=r"curated\.jsonl was made from another preferences\.jsonl"):
+            _pairs_and_anchors(job)
+        job.curated.unlink()
+        assert _pairs_and_anchors(job) == (job.preferences, None)

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from composer_replication.cli.curate_check import check as check_agreement
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
 from composer_replication.core.codec import read_preferences, read_sessions, record_to_json
@@ -22,8 +23,15 @@ from composer_replication.data.curate.recipe import load_recipe
 from composer_replication.tokens.split import is_held_out
 
 
-def curate(*, common: Common = Common()) -> int:
-    """Keep the pairs that are fit to train on: preferences.jsonl -> curated.jsonl, dropped.jsonl, curate.json."""
+def curate(*, check: bool = False, common: Common = Common()) -> int:
+    """Keep the pairs that are fit to train on: preferences.jsonl -> curated.jsonl, dropped.jsonl, curate.json.
+
+    Parameters
+    ----------
+    check
+        Ask as well whether the agreement is worth anything: the null test (answers dealt to other places make hardly any pairs), and
+        the pairs without each family of teachers in turn.
+    """
     job = open_job(common)
     settings = job.config.curate
     job.need_file(job.sessions, verb="ingest")
@@ -38,10 +46,12 @@ def curate(*, common: Common = Common()) -> int:
     kept = [pair for pair, dropped in judged if dropped is None]
     out = [dropped for _, dropped in judged if dropped is not None]
     report = {**asdict(curator.report()), "idle": list(curator.idle), "engine": settings.engine}
+    _show(job, report, out)
+    if check:
+        report["check"] = check_agreement(job)
     wrote = _paths(job)
     if not job.dry_run:
         _write(job, kept, out, report)
-    _show(job, report, out)
     return job.finish(report, wrote=wrote, next_command=job.command("build"))
 
 

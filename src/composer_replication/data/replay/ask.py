@@ -91,17 +91,7 @@ def replay(
             if (answers := ask(session, number)) is None:
                 yield Asked(session_id=session.id, turn=number, answers=(), result=_no(session, number, "not_asked"))
                 continue
-            place = Place(
-                session_id=session.id,
-                turn=number,
-                own=turn,
-                answers=tuple(answers),
-                scene=scene_of(session, number),
-                own_family=family_of(turn.author),
-                after_error=follows_error(session, number),
-                erred=number in errors,
-                evidence=spoken_against(session, number),
-            )
+            place = place_of(session, number, answers, family_of=family_of, errors=errors)
             verdict = weigh_place(place, min_families=min_families, tiers=tiers, judge=judge)
             result = _result(session, number, verdict)
             if isinstance(result, Preference):
@@ -113,6 +103,28 @@ def replay(
                 elif not place.evidence and need_evidence:
                     result = _no(session, number, "no_evidence")
             yield Asked(session_id=session.id, turn=number, answers=answers, result=result, place=place)
+
+
+def place_of(
+    session: Session,
+    turn: int,
+    answers: Iterable[Answer],
+    *,
+    family_of: Callable[[str | None], str] = maker_of,
+    errors: frozenset[int] | None = None,
+) -> Place:
+    """A turn with its answers and with all that is weighed beside them; `errors` are the session's failed turns, where they are known."""
+    return Place(
+        session_id=session.id,
+        turn=turn,
+        own=session.turns[turn],
+        answers=tuple(answers),
+        scene=scene_of(session, turn),
+        own_family=family_of(session.turns[turn].author),
+        after_error=follows_error(session, turn),
+        erred=turn in (failed_turns(session) if errors is None else errors),
+        evidence=spoken_against(session, turn),
+    )
 
 
 def failed_turns(session: Session) -> frozenset[int]:

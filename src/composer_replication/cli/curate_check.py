@@ -1,0 +1,51 @@
+"""`recompose curate --check`: is the agreement worth anything? The null test, and every family left out in turn."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from composer_replication.cli.job import Job
+from composer_replication.core.codec import read_answers, read_sessions
+from composer_replication.data.replay.agree import Place, weigh_place
+from composer_replication.data.replay.ask import failed_turns, place_of
+from composer_replication.data.replay.checks import LeftOut, NullTest, leave_one_out, null_test
+from composer_replication.data.replay.gather import lookup
+
+
+def check(job: Job) -> dict[str, Any]:
+    """Weigh the answers of the last replay again, dealt anew and without each family; prints both and returns the numbers."""
+    job.need_fresh(job.answers, verb="replay")
+    settings = job.config.replay
+    places = list(_places(job, min_confidence=settings.min_confidence))
+    weigh = partial(weigh_place, min_families=settings.min_families)
+    null = null_test(places, weigh=weigh, seed=job.config.seed)
+    families = {answer.family for place in places for answer in place.answers}
+    # Where every family is needed, none can be left out: those that are left have to be enough.
+    enough = max(2, min(settings.min_families, len(families) - 1))
+    left_out = leave_one_out(places, weigh=partial(weigh_place, min_families=enough))
+    _show(job, null, left_out, enough)
+    told = {**asdict(null), "rate": null.rate, "null_rate": null.null_rate}
+    return {"null_test": told, "left_out": [asdict(one) for one in left_out], "left_out_min_families": enough}
+
+
+def _places(job: Job, *, min_confidence: float) -> list[Place]:
+    ask = lookup(read_answers(job.answers), min_confidence=min_confidence)
+    places = []
+    for session in read_sessions(job.sessions):
+        errors = failed_turns(session)
+        for turn, _ in session.assistant_turns():
+            if answers := ask(session, turn):
+                places.append(place_of(session, turn, answers, errors=errors))
+    return places
+
+
+def _show(job: Job, null: NullTest, left_out: tuple[LeftOut, ...], enough: int) -> None:
+    screen = job.screen
+    words = {True: "collapses, as it must", False: "does NOT collapse: most pairs would come of any answers", None: "too few pairs to say"}
+    told = f"{null.rate:.1%} of {null.places} places; with answers dealt to other places {null.null_rate:.1%}"
+    screen.line(f"\n null test  pairs at {told}: {words[null.passed]}", style="" if null.passed is not False else "yellow")
+    rows = [(one.family, one.pairs, one.same, one.changed, one.lost, one.new) for one in left_out]
+    screen.line(f" without one family, {enough} of the others needed:")
+    screen.table(rows, head=("left out", "pairs", "same", "changed", "lost", "new"))
