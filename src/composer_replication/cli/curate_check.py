@@ -19,12 +19,12 @@ def check(job: Job) -> dict[str, Any]:
     job.need_fresh(job.answers, verb="replay")
     settings = job.config.replay
     places = list(_places(job, min_confidence=settings.min_confidence))
-    weigh = partial(weigh_place, min_families=settings.min_families)
+    weigh = partial(weigh_place, min_families=settings.min_families, tiers=settings.tiers)
     null = null_test(places, weigh=weigh, seed=job.config.seed)
     families = {answer.family for place in places for answer in place.answers}
     # Where every family is needed, none can be left out: those that are left have to be enough.
     enough = max(2, min(settings.min_families, len(families) - 1))
-    left_out = leave_one_out(places, weigh=partial(weigh_place, min_families=enough))
+    left_out = leave_one_out(places, weigh=partial(weigh, min_families=enough))
     _show(job, null, left_out, enough)
     told = {**asdict(null), "rate": null.rate, "null_rate": null.null_rate}
     return {"null_test": told, "left_out": [asdict(one) for one in left_out], "left_out_min_families": enough}

@@ -23,7 +23,7 @@ from composer_replication.data.replay.ask import replay as weigh_all
 from composer_replication.data.replay.estimate import estimate as estimate_bill
 from composer_replication.data.replay.gather import Gathered, lookup
 from composer_replication.data.teachers.ledger import LEDGER_NAME, bought_keys
-from composer_replication.rollouts.envs.workshop.teachers import fails_here
+from composer_replication.rollouts.envs.workshop.teachers import fails_here, gap_here
 
 
 def replay(*, estimate: bool = False, max_usd: float | None = None, resume: bool = False, common: Common = Common()) -> int:
@@ -70,7 +70,9 @@ def _write(job: Job, plan: Plan, gathered: Gathered) -> int:
     settings = plan.settings
     ask = lookup(gathered.answers, min_confidence=settings.min_confidence)
     fails = _never if plan.sandbox is None else partial(fails_here, sandbox=plan.sandbox)
-    asked: list[Asked] = list(weigh_all(plan.sessions, ask, min_families=settings.min_families, fails=fails))
+    gap = _unmeasured if plan.sandbox is None else partial(gap_here, sandbox=plan.sandbox)
+    how = {"min_families": settings.min_families, "tiers": settings.tiers, "need_evidence": settings.need_evidence}
+    asked: list[Asked] = list(weigh_all(plan.sessions, ask, **how, fails=fails, gap=gap))
     pairs = [one.result for one in asked if isinstance(one.result, Preference)]
     anchors = [one.result for one in asked if isinstance(one.result, Anchor)]
     wrote = [job.answers, job.preferences, job.anchors]
@@ -88,3 +90,7 @@ def _write(job: Job, plan: Plan, gathered: Gathered) -> int:
 def _never(session: Session, turn: int, message: Turn) -> bool:
     """Logs from elsewhere: nothing can be tried."""
     return False
+
+
+def _unmeasured(session: Session, turn: int, message: Turn) -> None:
+    """Logs from elsewhere: no gap can be measured."""

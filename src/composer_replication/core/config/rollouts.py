@@ -130,6 +130,12 @@ class ReplaySettings(Settings):
     """Sessions asked about at the same time; the steps of one session go to a teacher one after the other."""
     min_families: int = Field(default=3, ge=2)
     """So many model families must give the same action before it is preferred to the student's."""
+    tiers: tuple[Literal["exact", "target", "intent"], ...] = Field(default=("exact",), min_length=1)
+    """How alike answers have to be, from strict to loose; a looser tier is looked at where the stricter ones gave nothing. "target" = the
+    same kind of tool on the same file or program, "intent" = the same sort of step."""
+    need_evidence: bool = True
+    """Agreement alone makes no pair: the student's message must have failed (an error of its own, a human's refusal, a failed end), or an
+    environment must measure that the other one leads further."""
 
     @model_validator(mode="after")
     def _there_is_room(self) -> Self:

@@ -12,6 +12,8 @@ from functools import lru_cache
 from composer_replication.core.site import Answer
 from composer_replication.core.teacher import Request
 from composer_replication.core.trace import Session, Turn
+from composer_replication.data.replay.actions import canonical
+from composer_replication.data.replay.agree import MIN_AGREED
 from composer_replication.data.teachers.scripted import Scripted
 from composer_replication.rollouts.envs.workshop.demonstrators import FAMILIES, teacher_answers
 from composer_replication.rollouts.envs.workshop.recorded import env_before
@@ -53,3 +55,19 @@ def fails_here(session: Session, turn: int, message: Turn, sandbox: Sandbox) -> 
     reply = env.reply(message)
     env.close()
     return any(result.is_error for answer in reply.turns for result in answer.results)
+
+
+def gap_here(session: Session, turn: int, message: Turn, sandbox: Sandbox) -> float | None:
+    """How many messages further a message leads than the session's own: 1 where its own brought nothing, None where that cannot be said.
+
+    Carried out in the workshop: where at least two of the three players would do `message` right after the session's own as well, the
+    own one took a message and changed nothing about what has to be done. A last word ends the episode, and nothing follows it.
+    """
+    own = session.turns[turn]
+    if not own.calls:
+        return None
+    env = env_before(session, turn, sandbox=sandbox)
+    env.reply(own)
+    still = sum(canonical(answer.turn) == canonical(message) for answer in teacher_answers(env, site_id=""))
+    env.close()
+    return 1.0 if still >= MIN_AGREED else None
