@@ -29,8 +29,7 @@ _HOMES: dict[str, str] = {
     "data.replay.guide": "replay_trace",
     "data.teachers.defaults": "DEFAULT_TEACHERS",
     "data.sites.guide": "default_classify_error",
-    "data.curate.guide": "DJNormalizer DPOPair NormalizedDPOPair extract_dpo_pairs replay_and_normalize_trace"
-    " replay_and_normalize_trace_sync",
+    "data.curate.guide": "DJNormalizer DPOPair NormalizedDPOPair extract_dpo_pairs replay_and_normalize_trace replay_and_normalize_trace_sync",
     "tokens.guide": "CollatorConfig ComposerDataCollator",
     "losses.entropy": "teacher_entropy",
     "losses.guide": "TAIDScheduler entropy_aware_opd_loss generalized_jsd_loss simpo_loss taid_loss",
@@ -38,8 +37,6 @@ _HOMES: dict[str, str] = {
     "data.hints.write": "write_hints",
     "data.replay.agree": "agree",
     "data.replay.ask": "replay",
-    "data.curate.curator": "Curator",
-    "data.curate.recipe": "load_recipe",
     "core.teacher": "Price Request Teacher Usage",
     "core.config.teachers": "TeacherSettings",
     "data.replay.gather": "gather",
