@@ -23,13 +23,13 @@ _HOMES: dict[str, str] = {
     "data.ingestion.claude_code": "ingest",
     "data.ingestion.find": "find_logs",
     "data.sites.find": "find_sites",
-    # Names of the earlier framework's guide.
-    "core.guide": "TOOL_ERROR_TAG TraceExample TraceState TraceTurn",
+    "core.guide": "TOOL_ERROR_TAG TraceExample TraceState TraceTurn",  # from here on: names of the earlier framework's guide
     "data.guide": "ClaudeCodeIngester claude_states_to_trace_examples",
     "data.replay.guide": "replay_trace",
     "data.teachers.defaults": "DEFAULT_TEACHERS",
     "data.sites.guide": "default_classify_error",
-    "data.curate.guide": "DJNormalizer DPOPair NormalizedDPOPair extract_dpo_pairs replay_and_normalize_trace replay_and_normalize_trace_sync",
+    "data.curate.guide": "DJNormalizer DPOPair NormalizedDPOPair extract_dpo_pairs replay_and_normalize_trace"
+    " replay_and_normalize_trace_sync",
     "tokens.guide": "CollatorConfig ComposerDataCollator",
     "losses.entropy": "teacher_entropy",
     "losses.guide": "TAIDScheduler entropy_aware_opd_loss generalized_jsd_loss simpo_loss taid_loss",
