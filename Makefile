@@ -1,13 +1,13 @@
 # make demo   set up by itself, then: a small student's own logs -> hints -> three channels -> a table with a placebo (three to four minutes)
 # make test   set up by itself, then: every check and every test
-# Others: setup, mutants, peers (the TRL backend in .venv-peers), bench, evidence (docs/evidence.md anew, about an hour), format, clean. Another Python: make test PYTHON=python3.12
+# Others: setup, mutants, peers (the TRL backend in .venv-peers), data-juicer (curation against the real one, 2 GB), bench, evidence (docs/evidence.md anew, about an hour), format, clean. Another Python: make test PYTHON=python3.12
 PYTHON ?= python3
 BIN := .venv/bin
 export TOKENIZERS_PARALLELISM ?= false
 # Nothing here may reach for a model hub.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: setup demo test lint unit mutants peers bench evidence format clean
+.PHONY: setup demo test lint unit mutants peers data-juicer bench evidence format clean
 
 setup:
 	@$(PYTHON) scripts/setup.py
@@ -38,6 +38,9 @@ mutants: setup
 peers:
 	@$(PYTHON) scripts/run_peers.py
 
+data-juicer: setup
+	@$(PYTHON) scripts/run_data_juicer.py
+
 bench: setup
 	@for script in $(filter-out benchmarks/evidence.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
@@ -49,4 +52,4 @@ format: setup
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .venv-peers build demo .ruff_cache .pytest_cache .import_linter_cache .coverage
+	rm -rf .venv .venv-peers .venv-data-juicer build demo .ruff_cache .pytest_cache .import_linter_cache .coverage

@@ -29,6 +29,8 @@ _HOMES: dict[str, str] = {
     "data.replay.guide": "replay_trace",
     "data.teachers.defaults": "DEFAULT_TEACHERS",
     "data.sites.guide": "default_classify_error",
+    "data.curate.guide": "DJNormalizer DPOPair NormalizedDPOPair extract_dpo_pairs replay_and_normalize_trace"
+    " replay_and_normalize_trace_sync",
     "tokens.guide": "CollatorConfig ComposerDataCollator",
     "losses.entropy": "teacher_entropy",
     "losses.guide": "TAIDScheduler entropy_aware_opd_loss generalized_jsd_loss simpo_loss taid_loss",
@@ -45,6 +47,8 @@ _HOMES: dict[str, str] = {
     "data.teachers.recorded": "recorded_teachers",
     "data.teachers.scripted": "Scripted",
     "rollouts.local_teacher": "LocalTeacher",
+    "data.curate.curator": "Curator",
+    "data.curate.recipe": "load_recipe",
     "report.claims": "claims",
     "report.data": "run_view",
     "report.run": "run_report",

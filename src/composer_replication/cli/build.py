@@ -46,11 +46,11 @@ def build(*, common: Common = Common()) -> int:
 
 
 def _pairs_and_anchors(job: Job) -> tuple[Path | None, Path | None]:
-    """The file that build.pairs names, on its own; else what `replay` wrote for these sessions, None where it did not."""
+    """The file that build.pairs names, on its own; else what `curate` kept, or what `replay` wrote for these sessions."""
     if job.config.build.pairs:
         return job.need_file(Path(job.config.build.pairs), verb="build"), None
     pairs, anchors = (job.need_fresh(path, verb="replay") if path.exists() else None for path in (job.preferences, job.anchors))
-    return pairs, anchors
+    return job.need_fresh(job.curated, verb="curate") if job.curated.exists() else pairs, anchors
 
 
 def _items(job: Job, renderer: Renderer, kept: frozenset[str] | None) -> Iterator[Item]:

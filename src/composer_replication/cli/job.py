@@ -98,6 +98,11 @@ class Job:
         return self.work / "anchors.jsonl"
 
     @property
+    def curated(self) -> Path:
+        """The pairs that `curate` keeps."""
+        return self.work / "curated.jsonl"
+
+    @property
     def examples(self) -> Path:
         """The folder that `build` writes."""
         return self.work / "examples"

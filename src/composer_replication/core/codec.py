@@ -257,11 +257,16 @@ def read_hints(path: Path) -> Iterator[Hint]:
 def read_preferences(path: Path) -> Iterator[Preference]:
     """Preferences of a file; an unknown or missing field raises DataError with file and line."""
     for number, value in read_lines(path):
-        row = _typed(Preference, value, f"{path}:{number}")
-        row["chosen"] = turn_from_json(row["chosen"])
-        if row.get("rejected") is not None:
-            row["rejected"] = turn_from_json(row["rejected"])
-        yield Preference(**row)
+        yield preference_from_json(value, where=f"{path}:{number}")
+
+
+def preference_from_json(value: dict[str, Any], *, where: str = "") -> Preference:
+    """One preference as `record_to_json` writes it; an unknown or missing field raises DataError."""
+    row = _typed(Preference, value, where)
+    row["chosen"] = turn_from_json(row["chosen"])
+    if row.get("rejected") is not None:
+        row["rejected"] = turn_from_json(row["rejected"])
+    return Preference(**row)
 
 
 def read_answers(path: Path) -> Iterator[Answer]:

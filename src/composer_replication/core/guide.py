@@ -21,13 +21,15 @@ class TraceState:
     """One step of a session, e.g. TraceState("s1:7", [{"role": "user", ...}, ...], {"role": "assistant", ...}).
 
     `messages` are chat messages in the shape of an OpenAI request; a tool message says whether it `is_error`. `answers` are the tool
-    messages that answered the action; they show how the last step of a session ended, which no later state does.
+    messages that answered the action; they show how the last step of a session ended, which no later state does. `author` is the model
+    that wrote the action, "" where nobody knows.
     """
 
     state_id: str
     messages: list[dict[str, Any]]
     student_action: dict[str, Any]
     answers: tuple[dict[str, Any], ...] = ()
+    author: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

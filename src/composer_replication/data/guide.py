@@ -8,7 +8,6 @@ What differs: the marked message is the mistaken one, found by call id; `site="r
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,8 @@ from composer_replication.core.config.data import IngestSettings, SitesSettings
 from composer_replication.core.guide import TraceExample, TraceState, TraceTurn
 from composer_replication.core.redact import Redactor
 from composer_replication.core.site import TARGET_CATEGORIES
-from composer_replication.core.trace import CallRef, Segment, Session, SourceRef, Text, ToolCall, ToolResult, Turn
+from composer_replication.core.trace import CallRef, Segment, Session, SourceRef, Turn
+from composer_replication.data.chat import from_chat, to_chat
 from composer_replication.data.ingestion.claude_code import ingest
 from composer_replication.data.ingestion.find import find_logs
 from composer_replication.data.sites.find import find_sites
@@ -58,12 +58,18 @@ def session_states(session: Session) -> Iterator[TraceState]:
     calls = session.calls()
     for segment in session.segments:
         context = session.context(segment.start) if segment.start < segment.end else ()
-        before = [message for turn in context for message in _chat(turn)]
+        before = [message for turn in context for message in to_chat(turn)]
         for index in range(segment.start, segment.end):
             turn = session.turns[index]
-            messages = _chat(turn)
+            messages = to_chat(turn)
             if turn.role == "assistant" and index >= session.copied and messages:
-                yield TraceState(f"{session.id}:{index}", list(before), messages[0], tuple(_answers(turn, session.turns, calls)))
+                yield TraceState(
+                    f"{session.id}:{index}",
+                    list(before),
+                    messages[0],
+                    tuple(_answers(turn, session.turns, calls)),
+                    author=turn.author or "",
+                )
             before += messages
 
 
@@ -72,16 +78,7 @@ def _answers(turn: Turn, turns: Sequence[Turn], calls: Mapping[str, CallRef]) ->
     for call in turn.calls:
         ref = calls[call.id]
         if ref.result_turn is not None:
-            yield from (m for m in _chat(turns[ref.result_turn]) if m.get("tool_call_id") == call.id)
-
-
-def _chat(turn: Turn) -> list[dict[str, Any]]:
-    if turn.role == "assistant":
-        calls = [{"id": c.id, "type": "function", "function": {"name": c.name, "arguments": json.dumps(c.arguments)}} for c in turn.calls]
-        message: dict[str, Any] = {"role": "assistant", "content": turn.text}
-        return [message | ({"tool_calls": calls} if calls else {})]
-    results = [{"role": "tool", "tool_call_id": r.call_id, "content": r.text, "is_error": r.is_error} for r in turn.results]
-    return results + ([{"role": turn.role, "content": turn.text}] if turn.text else [])
+            yield from (m for m in to_chat(turns[ref.result_turn]) if m.get("tool_call_id") == call.id)
 
 
 def claude_states_to_trace_examples(
@@ -131,7 +128,7 @@ def _example(
     conversation: _Conversation, rename: Callable[[str], str | None] | None, final_reward: float, site: Literal["cause", "recovery"]
 ) -> TraceExample:
     messages = [*conversation.messages, *conversation.answers]
-    turns = tuple(map(turn_of_message, messages))
+    turns = tuple(from_chat(m) for m in messages)
     session = Session(id=conversation.name, source=SourceRef(file=""), turns=turns, segments=(Segment(start=0, end=len(turns)),))
     marked = [
         TraceTurn(
@@ -154,13 +151,3 @@ def _example(
             meta = {"tool": found.tool, "call_id": found.call_id, "detail": found.detail}
             marked[found.turn] = replace(marked[found.turn], error_kind=kind, error_meta=meta)
     return TraceExample(id=conversation.name, turns=tuple(marked), final_reward=final_reward)
-
-
-def turn_of_message(message: Mapping[str, Any]) -> Turn:
-    """A chat message as a turn, e.g. turn_of_message({"role": "user", "content": "go"}).text -> "go"."""
-    text = (Text(message["content"]),) if message.get("content") else ()
-    if message["role"] == "tool":
-        result = ToolResult(message["tool_call_id"], message["content"], message.get("is_error"))
-        return Turn(role="tool", author="environment", blocks=(result,))
-    calls = tuple(ToolCall(c["id"], c["function"]["name"], json.loads(c["function"]["arguments"])) for c in message.get("tool_calls", ()))
-    return Turn(role=message["role"], author=None, blocks=text + calls)

@@ -9,8 +9,8 @@ import pytest
 
 from composer_replication.core.site import Answer
 from composer_replication.core.trace import Text, ToolCall, Turn
-from composer_replication.data.replay.actions import canonical
-from composer_replication.data.replay.agree import Verdict, agree
+from composer_replication.data.replay.actions import Scene, canonical
+from composer_replication.data.replay.agree import TIERS, Judge, Verdict, agree
 
 
 def act(name: str, *, words: str = "", **arguments: Any) -> Turn:
@@ -118,3 +118,92 @@ def test_the_students_own_family_has_no_say() -> None:
 def test_silence_is_no_action() -> None:
     assert weigh(say(""), [("a", SEARCH), ("b", SEARCH), ("c", SEARCH)]).reason == "no_text_or_call"
     assert weigh(LIST, [("a", say("")), ("b", say(" ")), ("c", say(""))]).outcome == "no_consensus"  # nobody said anything against it
+
+
+def bash(command: str) -> Turn:
+    return act("Bash", command=command)
+
+
+def test_looser_tiers_are_looked_at_where_the_stricter_gave_nothing() -> None:
+    given = [("a", bash("pytest -x tests/a.py")), ("b", bash("pytest -q tests/a.py")), ("c", bash("pytest tests/a.py -v"))]
+    own = bash("cat tests/a.py")
+    assert weigh(own, given).outcome == "no_consensus"
+    verdict = weigh(own, given, tiers=("exact", "target"))
+    assert (verdict.outcome, verdict.tier) == ("pair", "target") and verdict.families == ("a", "b", "c")
+    other = [*given[:2], ("c", bash("tox -e unit"))]
+    assert weigh(own, other, tiers=("exact", "target")).outcome != "pair"
+    assert weigh(own, other, tiers=("exact", "target", "intent")).tier == "intent"
+    exact = [(family, bash("pytest tests/a.py")) for family in "abc"]
+    assert weigh(own, exact, tiers=TIERS).tier == "exact"
+
+
+def test_a_student_that_did_the_same_sort_of_thing_loses_no_pair_at_that_tier() -> None:
+    given = [("a", bash("pytest -x tests/a.py")), ("b", bash("pytest -q tests/a.py")), ("c", bash("pytest tests/a.py -v"))]
+    verdict = weigh(bash("pytest tests/a.py"), given, tiers=("exact", "target"))
+    assert (verdict.outcome, verdict.tier) == ("agreed", "target")
+
+
+def test_of_like_answers_the_commonest_is_chosen() -> None:
+    rare, common = bash("pytest -x tests/a.py"), bash("pytest -q tests/a.py")
+    verdict = weigh(LIST, [("a", rare), ("b", common), ("c", common)], tiers=("exact", "target"), min_families=3)
+    assert verdict.chosen is not None and verdict.chosen.turn == common
+
+
+def test_parallel_calls_are_compared_as_sets() -> None:
+    both = Turn(role="assistant", author="x", blocks=(*SEARCH.blocks, *TEST.blocks))
+    turned = Turn(role="assistant", author="x", blocks=(*TEST.blocks, *SEARCH.blocks))
+    assert weigh(LIST, [("a", both), ("b", turned), ("c", both)]).outcome == "pair"
+    assert weigh(LIST, [("a", both), ("b", SEARCH), ("c", both)]).outcome == "none"
+
+
+def test_edits_agree_where_the_file_would_read_the_same() -> None:
+    scene = Scene(files={"a.py": "def f():\n    return 1\n"})
+    ways = [("1", "2"), ("return 1", "return 2"), ("def f():\n    return 1", "def f():\n    return 2")]
+    given = [(family, act("Edit", file_path="a.py", old_string=o, new_string=n)) for family, (o, n) in zip("abc", ways, strict=True)]
+    assert weigh(LIST, given, scene=scene).outcome == "pair" and weigh(LIST, given).outcome == "no_consensus"
+    same = weigh(act("Edit", file_path="a.py", old_string="1\n", new_string="2\n"), given, scene=scene)
+    assert same.outcome == "agreed" and same.num_families == 3
+
+
+def judge_of(family: str, asked: list[tuple[Turn, Turn]]) -> Judge:
+    def same(one: Turn, other: Turn) -> bool | None:
+        asked.append((one, other))
+        return True if {one.text[:4], other.text[:4]} == {"Look"} else None
+
+    return Judge(family=family, same=same)
+
+
+def test_a_judge_is_asked_last_and_never_one_of_a_family_at_the_table() -> None:
+    given = [("a", say("Look into a.py")), ("b", say("Look at it")), ("c", say("Look there"))]
+    asked: list[tuple[Turn, Turn]] = []
+    verdict = weigh(say("Done."), given, tiers=("exact", "judge"), judge=judge_of("z", asked))
+    assert (verdict.outcome, verdict.tier) == ("pair", "judge") and asked
+    for family, own_family in (("a", ""), ("s", "s")):
+        asked.clear()
+        verdict = weigh(say("Done."), given, tiers=("exact", "judge"), judge=judge_of(family, asked), own_family=own_family)
+        assert verdict.outcome == "no_consensus" and not asked
+    assert weigh(say("Done."), given, tiers=("judge",)).reason == "no_judge"
+    undecided = Judge(family="z", same=lambda one, other: None)
+    assert weigh(say("Done."), given, tiers=("exact", "judge"), judge=undecided).outcome == "no_consensus"
+
+
+def test_agreement_alone_can_be_too_little() -> None:
+    given = [("a", SEARCH), ("b", SEARCH), ("c", SEARCH)]
+    assert weigh(LIST, given, need_evidence=True).reason == "no_evidence"
+    verdict = weigh(LIST, given, need_evidence=True, evidence=("own_errored:unknown_tool",))
+    assert verdict.outcome == "pair" and verdict.evidence == ("own_errored:unknown_tool",)
+    assert weigh(SEARCH, given, need_evidence=True).outcome == "agreed"  # an anchor claims nothing
+
+
+def test_what_was_paid_to_whom_stands_on_the_verdict() -> None:
+    given = (
+        Answer(site_id="s", teacher="kimi", family="a", turn=SEARCH, usd=0.25),
+        Answer(site_id="s", teacher="kimi", family="a", turn=SEARCH, usd=0.5),
+        Answer(site_id="s", teacher="glm", family="b", turn=SEARCH, usd=0.125),
+        Answer(site_id="s", teacher="opus", family="own", turn=LIST, usd=1.0),
+    )
+    record = agree(LIST, given, min_families=2, own_family="own").record()
+    assert record == {
+        "tier": "exact", "families": ["a", "b"], "of": 2, "own_family_left_out": 1, "evidence": [],
+        "usd": {"kimi": 0.75, "glm": 0.125, "opus": 1.0},
+    }  # fmt: skip

@@ -95,6 +95,44 @@ def test_an_action_that_raises_an_error_is_preferred_to_nothing() -> None:
     assert [(turn, message.calls[0].name) for turn, message in tried] == [(1, "other")]  # only what would have become a pair
 
 
+def test_the_maker_of_the_traces_model_has_no_say_unless_told_otherwise() -> None:
+    """Without a setting: three models agree, but two of them are the author's own kin."""
+    recorded = replace(session(GO, call("c1", "list")), turns=(GO, replace(call("c1", "list"), author="claude-opus-4-5")))
+    better = call("x", "search")
+    given = tuple(Answer(site_id="x", teacher=t, family=f, turn=better) for t, f in (("kimi", "moonshot"), ("sonnet", "anthropic")))
+    assert [one.outcome for one in replay([recorded], lambda s, t: given, min_families=2)] == ["too_few_families"]
+    assert [one.outcome for one in replay([recorded], lambda s, t: given, min_families=2, family_of=lambda a: "")] == ["pair"]
+
+
+def test_with_evidence_asked_for_a_pair_needs_a_failure_or_a_measured_gap() -> None:
+    flagged = Turn(role="tool", author="environment", blocks=(ToolResult("c1", "File does not exist.", True),))
+    better, measured = call("x", "search"), list[tuple[int, str]]()
+
+    def gap(asked: Session, turn: int, chosen: Turn) -> float | None:
+        measured.append((turn, chosen.calls[0].name))
+        return {3: 2.0, 5: 0.0}[turn]
+
+    recorded = session(
+        GO, call("c1", "Read"), flagged, call("c2", "list"), result("c2"), call("c3", "list"), result("c3"), words("Done."),
+    )  # fmt: skip
+    asked = list(replay([recorded], lambda s, t: told_by(better), min_families=3, need_evidence=True))
+    assert [one.outcome for one in asked] == ["pair", "after_error", "no_evidence", "no_evidence"]
+    asked = list(replay([recorded], lambda s, t: told_by(better if t < 7 else words("Done.")), min_families=3, need_evidence=True, gap=gap))
+    assert [one.outcome for one in asked] == ["pair", "after_error", "no_evidence", "agreed"]
+    first = asked[0].result
+    assert isinstance(first, Preference) and first.evidence["evidence"] == ["own_errored:file_missing"] and measured == [(5, "search")]
+
+
+def test_a_measured_gap_stands_on_the_pair() -> None:
+    recorded = session(GO, call("c1", "list"), result("c1"), words("Done."))
+    better = call("x", "search")
+    asked = list(replay([recorded], lambda s, t: told_by(better), min_families=3, need_evidence=True, gap=lambda s, t, c: 1.5))
+    assert [one.outcome for one in asked] == ["pair", "pair"]
+    pair = asked[0].result
+    assert isinstance(pair, Preference) and pair.evidence["evidence"] == ["gap:1.5"]
+    assert asked[0].place is not None and asked[0].place.evidence == ("gap:1.5",)
+
+
 def test_the_authors_family_is_left_out() -> None:
     recorded = session(GO, call("c1", "list"))
     asked = list(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from composer_replication.core.config.base import Settings
+from composer_replication.core.config.curate import CurateSettings
 from composer_replication.core.config.data import HeldOutSettings, HintsSettings, IngestSettings, SitesSettings
 from composer_replication.core.config.rollouts import EvaluateSettings, ReplaySettings, RolloutSettings
 from composer_replication.core.config.student import StudentSettings
@@ -30,6 +31,7 @@ class Config(Settings):
     sites: SitesSettings = SitesSettings()
     hints: HintsSettings = HintsSettings()
     replay: ReplaySettings = ReplaySettings()
+    curate: CurateSettings = CurateSettings()
     build: BuildSettings = BuildSettings()
     rollouts: RolloutSettings = RolloutSettings()
     train: TrainSettings = TrainSettings()

@@ -97,7 +97,7 @@ def canonical(turn: Turn, scene: Scene = NOWHERE) -> Action:
             after[path] = text
         else:
             parts.add(_spelt(call, scene))
-    parts |= {("edit", _dumps([path, *resulting_change(scene.files[path], text)])) for path, text in after.items()}
+    parts |= {(_label("edit"), _dumps([path, *resulting_change(scene.files[path], text)])) for path, text in after.items()}
     return Action(tuple(sorted(parts)))
 
 
@@ -105,7 +105,7 @@ def aims(turn: Turn, scene: Scene = NOWHERE) -> frozenset[tuple[str, str]]:
     """Which kind of tool each call takes to which target: a file, or a program with its operands; words alone aim at nothing.
 
     >>> sorted(aims(Turn(role="assistant", author="a", blocks=(ToolCall("c", "Bash", {"command": "pytest -x tests/a.py"}),))))
-    [('shell', 'pytest tests/a.py')]
+    [(':shell:', 'pytest tests/a.py')]
     """
     if not turn.calls:
         return frozenset({(SAY, "")}) if turn.text.strip() else frozenset()
@@ -135,6 +135,11 @@ def changed_path(call: ToolCall, scene: Scene) -> str:
     return _path(call.arguments, scene) if change_of(call) else ""
 
 
+def _label(kind: str) -> str:
+    """How a kind of tool is written where the name of a tool stands, so that no tool can be called that."""
+    return f":{kind}:"
+
+
 def _is_on_offer(call: ToolCall, scene: Scene) -> bool:
     return not scene.offered or call.name in scene.offered
 
@@ -142,7 +147,7 @@ def _is_on_offer(call: ToolCall, scene: Scene) -> bool:
 def _spelt(call: ToolCall, scene: Scene) -> tuple[str, str]:
     """One call in one spelling: shells under one name where on offer, paths from the folder, a command without what does not matter."""
     kind = kind_of(call.name) if _is_on_offer(call, scene) else ""
-    name = kind if kind in _ONE_TOOL else call.name
+    name = _label(kind) if kind in _ONE_TOOL else call.name
     command = shell_command(call.name, call.arguments) if kind == "shell" else None
     if command is not None:
         rest = {k: v for k, v in call.arguments.items() if k not in _COSMETIC and k not in ("command", "cmd", "script")}
@@ -172,15 +177,15 @@ def _path(arguments: Mapping[str, Any], scene: Scene) -> str:
 
 
 def _aim(call: ToolCall, scene: Scene) -> tuple[str, str]:
-    kind = (kind_of(call.name) or call.name) if _is_on_offer(call, scene) else call.name
+    kind = kind_of(call.name) if _is_on_offer(call, scene) else ""
+    kind = "edit" if kind == "write" else kind
+    name = _label(kind) if kind else call.name
     command = shell_command(call.name, call.arguments) if kind == "shell" else None
     if command is not None:
         run = [s for s in parse(_command(command, scene.cwd)).simple if s.name != "cd"]
-        return kind, " ; ".join(" ".join((s.name, *s.operands)) for s in run[:8])
-    if kind in ("edit", "write"):
-        kind = "edit"
+        return name, " ; ".join(" ".join((s.name, *s.operands)) for s in run[:8])
     path = _path(call.arguments, scene)
-    return kind, path or _dumps({k: v for k, v in call.arguments.items() if k not in _COSMETIC})
+    return name, path or _dumps({k: v for k, v in call.arguments.items() if k not in _COSMETIC})
 
 
 def _intent(call: ToolCall, scene: Scene) -> Intent:

@@ -1,0 +1,91 @@
+"""`recompose curate`: preferences.jsonl -> curated.jsonl, the pairs that are fit to train on; dropped.jsonl says why the others are not."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from composer_replication.cli.flags import Common
+from composer_replication.cli.job import Job, open_job
+from composer_replication.core.codec import read_preferences, read_sessions, record_to_json
+from composer_replication.core.errors import DataError
+from composer_replication.core.jsonl import write_json, write_lines
+from composer_replication.core.site import Preference
+from composer_replication.data.curate.curator import Curator, Dropped
+from composer_replication.data.curate.data_juicer import DataJuicer, curate_with
+from composer_replication.data.curate.export import rows_of
+from composer_replication.data.curate.pair import Pair, pairs_of
+from composer_replication.data.curate.recipe import load_recipe
+from composer_replication.tokens.split import is_held_out
+
+
+def curate(*, common: Common = Common()) -> int:
+    """Keep the pairs that are fit to train on: preferences.jsonl -> curated.jsonl, dropped.jsonl, curate.json."""
+    job = open_job(common)
+    settings = job.config.curate
+    job.need_file(job.sessions, verb="ingest")
+    job.need_fresh(job.preferences, verb="replay")
+    recipe = load_recipe(settings.recipe)
+    pairs = list(_pairs(job))
+    if settings.engine == "data_juicer":
+        curator, judged = curate_with(DataJuicer(Path(settings.data_juicer_python)), recipe, pairs)
+    else:
+        curator = Curator(recipe)
+        judged = [(pair, curator.judge(pair)) for pair in pairs]
+    kept = [pair for pair, dropped in judged if dropped is None]
+    out = [dropped for _, dropped in judged if dropped is not None]
+    report = {**asdict(curator.report()), "idle": list(curator.idle), "engine": settings.engine}
+    wrote = _paths(job)
+    if not job.dry_run:
+        _write(job, kept, out, report)
+    _show(job, report, out)
+    return job.finish(report, wrote=wrote, next_command=job.command("build"))
+
+
+def _paths(job: Job) -> list[Path]:
+    names = ["dropped.jsonl", "curate.json", *(["curated_rows.jsonl"] if job.config.curate.rows else [])]
+    return [job.curated, *(job.work / name for name in names)]
+
+
+def _write(job: Job, kept: list[Pair], out: list[Dropped], report: dict[str, Any]) -> None:
+    curated, dropped, about, *rows = _paths(job)
+    write_lines(curated, (record_to_json(pair.preference) for pair in kept))
+    job.stamp(curated, made_from=[job.sessions, job.preferences])
+    write_lines(dropped, map(asdict, out))
+    write_json(about, report)
+    for path in rows:
+        write_lines(path, rows_of(kept))
+
+
+def _pairs(job: Job) -> Iterator[Pair]:
+    """The pairs of every session; those of held-out sessions first, so that a training pair that stands there, too, is found."""
+    by_session: dict[str, list[Preference]] = defaultdict(list)
+    for preference in read_preferences(job.preferences):
+        by_session[preference.session_id].append(preference)
+    held: dict[str, bool] = {}
+    for held_out in (True, False):
+        for session in read_sessions(job.sessions):
+            if session.id not in held:
+                held[session.id] = is_held_out(session, settings=job.config.held_out)
+            if held[session.id] == held_out and session.id in by_session:
+                yield from pairs_of(session, by_session[session.id], held_out=held_out)
+    if strange := sorted(by_session.keys() - held.keys()):
+        raise DataError(f"{len(strange)} pairs of sessions that are not here, e.g. {strange[0]}", where=str(job.preferences))
+
+
+def _show(job: Job, report: dict[str, Any], out: list[Dropped]) -> None:
+    screen = job.screen
+    screen.line(f" recipe   {report['recipe']}, engine {report['engine']}")
+    kept = f"{report['kept']}: {report['kept_train']} to train on, {report['kept_held_out']} held out"
+    screen.line(f" pairs    {report['pairs']}, kept {kept} (of {report['sessions']} sessions, {report['repositories']} repositories)")
+    example = {dropped.reason: f"{dropped.pair_id}: {dropped.detail}" for dropped in reversed(out)}
+    rows = [(reason, count, example[reason]) for reason, count in report["dropped"].items()]
+    if rows:
+        screen.table(rows, head=("dropped by", "pairs", "the first of them"))
+    for name in report["idle"]:
+        screen.line(f" not run  {name}: no student's template is at hand", style="yellow")
+    if report["pairs"] and not report["kept"]:
+        screen.line(" every pair was dropped: the preference channel would have nothing to train on", style="yellow")

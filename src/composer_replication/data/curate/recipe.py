@@ -1,0 +1,135 @@
+"""Recipes: which operators judge a pair, in what order, with which parameters; YAML with data-juicer's names and parameters.
+
+    recipe = load_recipe("default")                      # ships with the package; so does "with_disagreement_filter"
+    recipe = load_recipe("my_recipe.yaml")
+    recipe.steps[0]                                      # Step(name="answer_not_empty_filter", parameters={})
+
+A recipe is data-juicer's `process:` list. Operators of data-juicer keep its names, parameters and defaults; those that data-juicer does not
+have end in `_filter`, too. An unknown operator or parameter is an error: what is skipped in silence is not judged. Duplicates come last,
+because the first of several may only stay if nothing else is wrong with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from composer_replication.core.errors import ConfigError
+from composer_replication.data.curate.statistics import STATISTICS
+from composer_replication.data.curate.yaml_subset import read_yaml
+
+SHIPPED = ("default", "with_disagreement_filter")
+EXACT, NEAR = "document_deduplicator", "document_minhash_deduplicator"
+DUPLICATES = (EXACT, NEAR)
+OWN: Mapping[str, Mapping[str, Any]] = {
+    "answer_not_empty_filter": {},
+    "tool_offered_filter": {},
+    "tool_arguments_filter": {},
+    "call_ids_filter": {},
+    "chat_shape_filter": {},
+    "chat_template_filter": {},
+    "chosen_differs_filter": {},
+    "evidence_filter": {"need": True, "tiers": ["exact"]},
+    "same_language_filter": {"min_score": 0.8},
+    "language_id_score_filter": {"lang": "en", "min_score": 0.8},
+    "disagreement_filter": {"max_likeness": 0.9, "min_likeness": 0.0, "field": "words", "embed": ""},
+}
+"""Operators that judge what data-juicer has no operator for (language_id_score_filter: without its model), with their defaults."""
+OF_DUPLICATES: Mapping[str, Mapping[str, Any]] = {
+    EXACT: {"lowercase": False, "ignore_non_character": False},
+    NEAR: {"tokenization": "space", "window_size": 5, "lowercase": True, "jaccard_threshold": 0.7},
+}
+_NOT_JUDGING = frozenset(("project_name", "process", "dataset_path", "export_path", "np", "text_keys", "open_tracer"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One operator with all its parameters, defaults filled in. Example: Step(name="words_num_filter", parameters={"min_num": 2, ...})."""
+
+    name: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """The operators of a recipe, in order."""
+
+    name: str
+    steps: tuple[Step, ...]
+
+
+def load_recipe(which: str | Path) -> Recipe:
+    """A recipe that ships with the package by its name, else the file of that path; raises ConfigError for what it cannot be read as.
+
+    >>> [step.name for step in load_recipe("default").steps][:2]
+    ['answer_not_empty_filter', 'tool_offered_filter']
+    """
+    name = str(which).removesuffix(".yaml") if str(which).removesuffix(".yaml") in SHIPPED else ""
+    if name and not Path(which).is_file():
+        text = resources.files("composer_replication.data.curate").joinpath("recipes", f"{name}.yaml").read_text("utf-8")
+        return read_recipe(text, where=f"{name}.yaml")
+    path = Path(which).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"no recipe {str(which)!r}", where="curate.recipe", fix=f"give a file, or one of {', '.join(SHIPPED)}")
+    return read_recipe(path.read_text("utf-8"), where=str(path))
+
+
+def read_recipe(text: str, *, where: str = "recipe") -> Recipe:
+    """A recipe from its text; every operator and parameter is checked."""
+    value = read_yaml(text, where=where)
+    if not isinstance(value, dict) or not isinstance(value.get("process"), list) or not value["process"]:
+        raise ConfigError("a recipe needs a list `process` with at least one operator", where=where, fix="see the recipe `default`")
+    if value.get("skip_op_error", False) is not False:
+        raise ConfigError("`skip_op_error` would drop the operators that fail and keep their pairs", where=where, fix="leave it out")
+    if unknown := sorted(value.keys() - _NOT_JUDGING - {"skip_op_error"}):
+        raise ConfigError(f"unknown key {unknown[0]!r}", where=where, fix=f"keys that are read: {', '.join(sorted(_NOT_JUDGING))}")
+    steps = tuple(_step(entry, where=where) for entry in value["process"])
+    late = [step.name for n, step in enumerate(steps) if step.name not in DUPLICATES and any(s.name in DUPLICATES for s in steps[:n])]
+    if late:
+        raise ConfigError(f"{late[0]} stands after a deduplicator", where=where, fix="deduplicators come last")
+    return Recipe(name=str(value.get("project_name", Path(where).stem)), steps=steps)
+
+
+def defaults_of(name: str) -> Mapping[str, Any] | None:
+    """The parameters of an operator with their defaults; None where there is no such operator."""
+    if statistic := STATISTICS.get(name):
+        bounds = dict((statistic.least, statistic.most))
+        return {**bounds, **statistic.parameters, "text_key": statistic.field}
+    return OWN.get(name, OF_DUPLICATES.get(name))
+
+
+def _step(entry: Any, *, where: str) -> Step:
+    if isinstance(entry, str):
+        entry = {entry: None}
+    if not isinstance(entry, dict) or len(entry) != 1:
+        raise ConfigError(f"an operator is one name with its parameters, not {entry!r}", where=where)
+    ((name, given),) = entry.items()
+    defaults, given = defaults_of(name), given if given is not None else {}
+    known = sorted({*STATISTICS, *OWN, *OF_DUPLICATES})
+    if defaults is None:
+        near = get_close_matches(name, known, n=1)
+        raise ConfigError(
+            f"unknown operator {name!r}", where=where, fix=f"did you mean {near[0]}?" if near else f"one of {', '.join(known)}"
+        )
+    if not isinstance(given, dict):
+        raise ConfigError(f"{name}: parameters are `key: value` lines, not {given!r}", where=where)
+    if unknown := sorted(given.keys() - defaults.keys()):
+        raise ConfigError(f"{name} has no parameter {unknown[0]!r}", where=where, fix=f"it has: {', '.join(defaults) or 'none'}")
+    for key, value in given.items():
+        _check(name, key, value, defaults[key], where=where)
+    return Step(name=name, parameters={**defaults, **given})
+
+
+def _check(name: str, key: str, value: Any, default: Any, *, where: str) -> None:
+    number = isinstance(default, (int, float)) and not isinstance(default, bool)
+    fits = isinstance(value, (int, float)) and not isinstance(value, bool) if number else isinstance(value, type(default))
+    if key == "lang":
+        fits = isinstance(value, str) or (isinstance(value, list) and all(isinstance(one, str) for one in value))
+    choices = {"text_key": ("text", "words"), "field": ("text", "words"), "tokenization": ("space",)}.get(key)
+    if not fits or (choices and value not in choices):
+        wanted = " or ".join(choices) if choices else f"a {'number' if number else type(default).__name__}"
+        raise ConfigError(f"{name}.{key}: {value!r} is not {wanted}", where=where)

@@ -1,0 +1,132 @@
+"""The part of YAML that recipes are written in: nested mappings, lists, plain and quoted scalars, lists in brackets, comments.
+
+    read_yaml("process:\\n  - text_length_filter:\\n      min_len: 1\\n")   -> {"process": [{"text_length_filter": {"min_len": 1}}]}
+
+Everything else (anchors, tags, block scalars, several documents) is refused by line: a recipe that is read in part is another recipe.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from composer_replication.core.errors import ConfigError
+
+_KEY = re.compile(r"(?P<key>[A-Za-z_][\w.-]*|\"[^\"]*\"|'[^']*')\s*:(?:\s+(?P<rest>.*))?$")
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?$")
+_WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "~": None, "": None}
+_AMBIGUOUS = frozenset(("yes", "no", "on", "off", "y", "n"))
+_REFUSED = tuple("&*!|>%@`{")
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    number: int
+    indent: int
+    text: str
+
+
+def read_yaml(text: str, *, where: str = "recipe") -> Any:
+    """The value that a text of that part of YAML says; raises ConfigError with the line where it says more.
+
+    >>> read_yaml("a: [1, 'b']  # two\\nc:\\n  - d: 0.5\\n    e: true\\n")
+    {'a': [1, 'b'], 'c': [{'d': 0.5, 'e': True}]}
+    """
+    lines = [line for number, raw in enumerate(text.splitlines(), 1) if (line := _line(number, raw, where)) is not None]
+    if not lines:
+        return None
+    value, rest = _block(lines, lines[0].indent, where)
+    if rest:
+        raise _refuse("this line is indented as none above it", rest[0], where)
+    return value
+
+
+def _line(number: int, raw: str, where: str) -> _Line | None:
+    text = _without_comment(raw).rstrip()
+    bare = text.lstrip(" ")
+    if not bare:
+        return None
+    line = _Line(number, len(text) - len(bare), bare)
+    if "\t" in raw[: len(raw) - len(raw.lstrip())] or bare.startswith(("---", "...")):
+        raise _refuse("tabs and several documents are not read", line, where)
+    return line
+
+
+def _without_comment(text: str) -> str:
+    quote = ""
+    for place, letter in enumerate(text):
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        elif letter == "#" and (place == 0 or text[place - 1] in " \t"):
+            return text[:place]
+    return text
+
+
+def _block(lines: list[_Line], indent: int, where: str) -> tuple[Any, list[_Line]]:
+    return (_list if lines[0].text == "-" or lines[0].text.startswith("- ") else _mapping)(lines, indent, where)
+
+
+def _list(lines: list[_Line], indent: int, where: str) -> tuple[list[Any], list[_Line]]:
+    found: list[Any] = []
+    while lines and lines[0].indent == indent and (lines[0].text == "-" or lines[0].text.startswith("- ")):
+        first, lines = lines[0], lines[1:]
+        bare = first.text[1:].lstrip(" ")
+        inner = indent + len(first.text) - len(bare)
+        if not bare:
+            value, lines = _nested(lines, indent, where)
+        elif _KEY.match(bare) or bare.startswith("- "):
+            value, lines = _block([_Line(first.number, inner, bare), *lines], inner, where)
+        else:
+            value = _scalar(bare, first, where)
+        found.append(value)
+    return found, lines
+
+
+def _mapping(lines: list[_Line], indent: int, where: str) -> tuple[dict[str, Any], list[_Line]]:
+    found: dict[str, Any] = {}
+    while lines and lines[0].indent == indent:
+        line, lines = lines[0], lines[1:]
+        match = _KEY.match(line.text)
+        if match is None:
+            raise _refuse('this is not "key: value"', line, where)
+        key = match["key"].strip("\"'")
+        if key in found:
+            raise _refuse(f"the key {key!r} stands here for the second time", line, where)
+        rest = (match["rest"] or "").strip()
+        if rest:
+            found[key] = _scalar(rest, line, where)
+        elif lines and lines[0].indent == indent and lines[0].text.startswith("-"):
+            found[key], lines = _list(lines, indent, where)
+        else:
+            found[key], lines = _nested(lines, indent, where)
+    if lines and lines[0].indent > indent:
+        raise _refuse("this line is indented deeper than what it belongs to", lines[0], where)
+    return found, lines
+
+
+def _nested(lines: list[_Line], indent: int, where: str) -> tuple[Any, list[_Line]]:
+    return _block(lines, lines[0].indent, where) if lines and lines[0].indent > indent else (None, lines)
+
+
+def _scalar(text: str, line: _Line, where: str) -> Any:
+    if text.startswith("[") and text.endswith("]"):
+        inner = text[1:-1].strip()
+        return [_scalar(part.strip(), line, where) for part in _parts(inner)] if inner else []
+    if len(text) > 1 and text[0] in "\"'" and text[-1] == text[0] and text[0] not in text[1:-1] and "\\" not in text:
+        return text[1:-1]
+    if text.startswith((*_REFUSED, "[", '"', "'")) or ": " in text or text.endswith(":") or text.lower() in _AMBIGUOUS:
+        raise _refuse(f"{text!r} is more of YAML than recipes are read with", line, where)
+    if _NUMBER.match(text):
+        return float(text) if any(c in text for c in ".eE") else int(text)
+    return _WORDS.get(text.lower(), text)
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in re.findall(r"\s*(\"[^\"]*\"|'[^']*'|[^,]+)", text) if part.strip()]
+
+
+def _refuse(what: str, line: _Line, where: str) -> ConfigError:
+    return ConfigError(what, where=f"{where}:{line.number}", fix='write plain "key: value" lines and "- item" lists; quote other text')

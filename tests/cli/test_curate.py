@@ -1,0 +1,98 @@
+"""`recompose curate`: which pairs are left, what is said of the others, and that `build` takes what is left."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from composer_replication.core.codec import read_preferences, record_to_json, write_sessions
+from composer_replication.core.jsonl import read_lines, write_lines
+from composer_replication.core.site import Preference
+from composer_replication.core.trace import Session
+from composer_replication.data.curate.export import read_rows
+from composer_replication.tokens.split import is_held_out
+from tests.cli.workspace import recompose
+from tests.data.curate.pairs import call, say, session
+
+GOOD, OWN = call("Read", file_path="src/limit.py"), say("I will look at what the test reads.")
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """Six sessions of three repositories; the last is a copy of the first."""
+    sessions: list[Session] = [session(OWN, id=f"s{n}", seen=f"x = {n}", repository=f"acme/app{n % 3}") for n in range(5)]
+    sessions.append(replace(sessions[0], id="s5"))
+    chosen = [GOOD, call("Reed", file_path="a"), say(""), call("Read", path=3), OWN, GOOD]
+    pairs = [Preference(session_id=f"s{n}", turn=3, chosen=turn, teachers=("kimi",)) for n, turn in enumerate(chosen)]
+    folder = tmp_path / "recompose"
+    write_sessions(folder / "sessions.jsonl", sessions)
+    write_lines(folder / "preferences.jsonl", map(record_to_json, pairs))
+    return tmp_path
+
+
+def test_good_pairs_are_left_and_every_other_is_accounted_for(work: Path) -> None:
+    said = recompose("curate", "--json", cwd=work)
+    assert said.code == 0, said.err
+    folder = work / "recompose"
+    kept = list(read_preferences(folder / "curated.jsonl"))
+    assert [(pair.session_id, pair.chosen) for pair in kept] == [("s0", GOOD)] and kept[0].teachers == ("kimi",)
+    dropped = {row["pair_id"]: row["reason"] for _, row in read_lines(folder / "dropped.jsonl")}
+    assert dropped == {
+        "s1:3": "tool_offered_filter", "s2:3": "answer_not_empty_filter", "s3:3": "tool_arguments_filter", "s4:3": "chosen_differs_filter",
+        "s5:3": "document_deduplicator",
+    }  # fmt: skip
+    assert (said.value["pairs"], said.value["kept"], said.value["idle"]) == (6, 1, ["chat_template_filter"])
+    assert json.loads((folder / "curate.json").read_text("utf-8"))["dropped"] == said.value["dropped"]
+    assert "curated_rows.jsonl" not in [path.name for path in folder.iterdir()] and said.value["next"] == "recompose build"
+
+
+def test_the_terminal_names_the_first_of_each_reason(work: Path) -> None:
+    said = recompose("curate", cwd=work)
+    assert "kept 1: 1 to train on, 0 held out" in said.out
+    assert "s1:3: chosen: there is no tool 'Reed'" in said.out and "not run  chat_template_filter" in said.out
+
+
+def test_held_out_pairs_come_first_so_that_no_copy_of_them_is_trained_on(work: Path) -> None:
+    """Whichever of the two copies is held out, it is the other one that goes."""
+    path = work / "recompose" / "sessions.jsonl"
+    from composer_replication.core.codec import read_sessions
+    from composer_replication.core.config.data import HeldOutSettings
+
+    by = HeldOutSettings(by="session", fraction=0.5)
+    sessions = list(read_sessions(path))
+    copies = [replace(sessions[0], id=f"c{n}") for n in range(12)]
+    outside = [s.id for s in copies if is_held_out(s, settings=by)]
+    assert 0 < len(outside) < 12
+    ordered = sorted(copies, key=lambda s: s.id in outside)  # training sessions stand first in the file
+    write_sessions(path, ordered)
+    write_lines(
+        work / "recompose" / "preferences.jsonl", [record_to_json(Preference(session_id=s.id, turn=3, chosen=GOOD)) for s in ordered]
+    )
+    said = recompose("curate", "--held_out.by", "session", "--held_out.fraction", "0.5", "--json", cwd=work)
+    assert said.code == 0, said.err
+    assert [pair.session_id for pair in read_preferences(work / "recompose" / "curated.jsonl")] == outside[:1]
+    assert said.value["dropped"]["leaks_held_out"] == 12 - len(outside) and said.value["kept_held_out"] == 1
+
+
+def test_rows_for_other_trainers_and_dry_run(work: Path) -> None:
+    assert recompose("curate", "--curate.rows", "true", "--dry-run", cwd=work).code == 0
+    assert not (work / "recompose" / "curated.jsonl").exists()
+    assert recompose("curate", "--curate.rows", "true", cwd=work).code == 0
+    (row,) = read_rows(work / "recompose" / "curated_rows.jsonl")
+    assert row.chosen.turn == GOOD and row.repository == "acme/app0" and row.preference.teachers == ("kimi",)
+
+
+def test_what_cannot_be_used_is_said_with_a_remedy(work: Path) -> None:
+    said = recompose("curate", "--curate.recipe", "defualt", cwd=work)
+    assert said.code == 1 and "no recipe 'defualt'" in said.err
+    said = recompose("curate", "--curate.engine", "data_juicer", cwd=work)
+    assert said.code == 1 and "no Python at" in said.err
+    write_lines(work / "recompose" / "preferences.jsonl", [record_to_json(Preference(session_id="zz", turn=3, chosen=GOOD))])
+    said = recompose("curate", cwd=work)
+    assert said.code == 1 and "1 pairs of sessions that are not here, e.g. zz" in said.err
+    (work / "recompose" / "preferences.jsonl").unlink()
+    said = recompose("curate", cwd=work)
+    assert said.code == 1 and "recompose replay" in said.err
