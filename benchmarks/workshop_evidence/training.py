@@ -124,6 +124,7 @@ def _told(run: RunDir) -> dict[str, Any]:
     """What a run directory says about its training; `kept` are the steps of the weights that were kept, after a stop fewer than taken."""
     lines = run.metrics()
     restored = [event for event in run.events() if event["kind"] == "restored"]
+    timed = [line["step_s"] for line in lines if "step_s" in line]  # TRL times its steps in a log of its own
     drift = [line["health/kl"] for line in lines if "health/kl" in line]
     kept = run.checkpoints()
     return {
@@ -133,7 +134,7 @@ def _told(run: RunDir) -> dict[str, Any]:
         "rule": restored[-1]["rule"] if restored else "",
         "tokens": {name: sum(line.get(f"{name}/tokens") or 0 for line in lines) for name in CHANNELS},
         "kl": drift[-1] if drift else None,
-        "step_s": round(sum(line["step_s"] for line in lines) / len(lines), 3) if lines else None,
+        "step_s": round(sum(timed) / len(timed), 3) if timed else None,
     }
 
 
