@@ -116,10 +116,10 @@ def table(rows: Sequence[Row], *, usd: float) -> str:
     lines = [head]
     for row in (*rows, total := _sum(rows)):
         ratio = row.full.sent / row.chosen.in_order if row.chosen.in_order else float("nan")
-        lines.append(
-            f"{row.session:9} {row.steps:5} {row.sites:5} {row.reported / 1e6:11.3f} | {row.full.sent / 1e6:10.3f} {row.full.in_order / 1e6:11.3f}"
-            f" | {row.chosen.calls:6} {row.chosen.sent / 1e6:9.3f} {row.chosen.in_order / 1e6:11.3f} | {ratio:8.1f}"
-        )
+        first = f"{row.session:9} {row.steps:5} {row.sites:5} {row.reported / 1e6:11.3f}"
+        whole = f"{row.full.sent / 1e6:10.3f} {row.full.in_order / 1e6:11.3f}"
+        part = f"{row.chosen.calls:6} {row.chosen.sent / 1e6:9.3f} {row.chosen.in_order / 1e6:11.3f}"
+        lines.append(f"{first} | {whole} | {part} | {ratio:8.1f}")
     each = [
         bill / 1e6 * usd / max(1, len(rows)) for bill in (total.full.sent, total.full.in_order, total.chosen.sent, total.chosen.in_order)
     ]

@@ -12,6 +12,7 @@ from composer_replication.core.config.teachers import TeacherSettings
 from composer_replication.core.errors import BudgetError, TeacherError
 from composer_replication.core.guide import TraceState
 from composer_replication.core.trace import ToolSpec
+from composer_replication.data.chat import tool_to_chat
 from composer_replication.data.replay.families import family_of
 from composer_replication.data.replay.guide import replay_trace
 from composer_replication.data.teachers.defaults import DEFAULT_TEACHERS
@@ -44,7 +45,7 @@ def test_states_in_actions_out(tmp_path: Path) -> None:
         how = {"states": STATES, "teachers": teachers, "tools": TOOLS, "ledger": tmp_path}
         actions = asyncio.run(replay_trace(max_total_usd=0.1, **how))
         assert set(actions) == {"s1:1", "s1:3"} and set(actions["s1:3"]) == {"ash", "elm"}
-        assert actions["s1:1"]["elm"]["tool_calls"][0]["function"] == {"name": "read", "arguments": '{"path":"a.py"}'}
+        assert actions["s1:1"]["elm"]["tool_calls"][0]["function"] == {"name": "read", "arguments": '{"path": "a.py"}'}
         assert [m["role"] for m in endpoint.seen[-1].body["messages"]] == ["user", "assistant", "tool"]
         assert asyncio.run(replay_trace(max_total_usd=0.0, **how)) == actions and len(endpoint.seen) == 4
 
@@ -59,6 +60,17 @@ def test_the_ceiling_is_not_overshot_and_an_unusable_answer_is_left_out() -> Non
         endpoint.plan = lambda number, body: "401"
         with pytest.raises(TeacherError, match="401"):
             asyncio.run(replay_trace(states=STATES, teachers=teachers, max_total_usd=1.0))
+
+
+def test_states_to_normalized_pairs_in_one_call() -> None:
+    """Two makers agree on another file than the student's, whose call raised an error: a pair in both shapes."""
+    with Endpoint() as endpoint:
+        teachers = {name: settings(endpoint.url, f"maker/{name}") for name in ("ash", "elm")}
+        tools = [tool_to_chat(tool) for tool in TOOLS]
+        how = {"states": STATES[:1], "teachers": teachers, "max_total_usd": 0.1, "tools": tools}
+        pairs = composer_replication.replay_and_normalize_trace_sync(**how)
+    (pair,) = pairs
+    assert "a.py" in pair.chosen and "b.py" in pair.rejected and pair.n_teachers_agreeing == 2
 
 
 def test_teachers_of_ones_own() -> None:

@@ -73,13 +73,15 @@ class Provider:
         return Made(act, price=Price(request_usd=self.worst))
 
 
-def one_life(path: Path, provider: Provider, *, ceiling: float, num: int, at_once: int) -> tuple[set[str], bool]:
+def one_life(
+    path: Path, provider: Provider, *, ceiling: float, num: int, at_once: int, patience: Patience = QUICK
+) -> tuple[set[str], bool]:
     """Ask everything until done, the ceiling or a kill; returns the requests that were answered before, and whether it was killed."""
     with Mortal(path, max_usd=ceiling, is_alive=lambda owner: False) as ledger:
         teacher = provider.serve(ledger, ceiling)
 
         async def work() -> list[Any]:
-            asker = Asker(ledger, limits={"here": Limits(at_once=at_once)}, patience=QUICK)
+            asker = Asker(ledger, limits={"here": Limits(at_once=at_once)}, patience=patience)
 
             async def ask(number: int) -> Any:
                 try:
@@ -129,7 +131,7 @@ def test_a_process_that_is_killed_books_what_was_in_flight() -> None:
     provider = Provider(script=["hang", "kill", "ok", "ok"], costs=[0.5], worst=1.0)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / LEDGER_NAME
-        _, dead = one_life(path, provider, ceiling=7.0, num=4, at_once=4)
+        _, dead = one_life(path, provider, ceiling=7.0, num=4, at_once=4, patience=Patience(timeout_s=2.0, attempts=1))
         assert dead
         with Ledger(path, max_usd=7.0, is_alive=lambda owner: False) as ledger:
             totals = ledger.totals()

@@ -24,7 +24,7 @@ from composer_replication.core.guide import TraceState
 from composer_replication.core.redact import Redactor
 from composer_replication.core.teacher import Request, Teacher
 from composer_replication.core.trace import Segment, Session, SourceRef, ToolSpec
-from composer_replication.data.chat import from_chat
+from composer_replication.data.chat import from_chat, to_chat
 from composer_replication.data.ingestion.redaction import redact_session
 from composer_replication.data.replay.families import family_of
 from composer_replication.data.teachers.asking import Asker
@@ -32,14 +32,13 @@ from composer_replication.data.teachers.defaults import DEFAULT_TEACHERS
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
 from composer_replication.data.teachers.open import limits_of
 from composer_replication.data.teachers.openai_compatible import OpenAICompatible
-from composer_replication.data.teachers.wire import chat_messages
 
 
 async def replay_trace(
     *,
     states: Iterable[TraceState],
     teachers: Mapping[str, TeacherSettings] | Sequence[Teacher] = DEFAULT_TEACHERS,
-    max_total_usd: float,
+    max_total_usd: float = 0.0,
     tools: Sequence[ToolSpec] = (),
     ledger: str | Path | None = None,
     max_tokens: int = 1024,
@@ -47,7 +46,8 @@ async def replay_trace(
     """What each teacher would have done at each state: state id -> teacher's name -> its message in the shape of a chat response.
 
     `teachers` are settings by name, whose keys come from the environment, or teachers of your own. `ledger` is a folder or file that keeps
-    the answers; without one they are forgotten. Raises BudgetError at the ceiling, TeacherError for a key or model that is not accepted.
+    the answers; without one they are forgotten. A ceiling of 0 pays for nothing. Raises BudgetError at the ceiling, TeacherError for a key
+    or model that is not accepted.
     """
     async with AsyncExitStack() as stack:
         path = Path(ledger) if ledger is not None else Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -70,7 +70,7 @@ async def replay_trace(
                         raise
                     continue
                 if not bought.reply.problem:
-                    found[state_id][teacher.name] = chat_messages([bought.reply.turn])[0]
+                    found[state_id][teacher.name] = to_chat(bought.reply.turn)[0]
 
         done = await asyncio.gather(*map(in_order, everyone), return_exceptions=True)
         for error in done:

@@ -24,7 +24,7 @@ from typing import Any
 from composer_replication.core.trace import Block, Opaque, Session, Text, Thinking, ToolCall, ToolResult, Turn
 
 BYTES_PER_TOKEN = 2.5
-"""Measured on public sessions against the provider's own counts (benchmarks/replay_cost.py prints it), rounded so as to estimate too much."""
+"""Measured on public sessions against the provider's own counts (benchmarks/replay_cost.py), rounded so as to estimate too much."""
 MESSAGE_TOKENS = 6
 SHORT_CHARS = 300
 """A result or an argument that is not longer is never cut."""

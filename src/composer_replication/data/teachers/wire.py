@@ -13,12 +13,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from composer_replication.core.errors import TeacherError
 from composer_replication.core.jsonl import dumps
 from composer_replication.core.teacher import Reply, Request, Usage
 from composer_replication.core.trace import Block, Opaque, Text, ToolCall, ToolResult, ToolSpec, Turn
+from composer_replication.data.chat import tool_to_chat
 
 JSON = Any
 NO_RESULT = "[no result was recorded]"
@@ -70,11 +72,8 @@ def _words(result: ToolResult) -> str:
 
 
 def chat_tools(tools: Iterable[ToolSpec]) -> list[dict[str, JSON]]:
-    """Tools of a chat-completions request."""
-    return [
-        {"type": "function", "function": {"name": t.name, "description": t.description, "parameters": t.parameters or _NO_PARAMETERS}}
-        for t in tools
-    ]
+    """Tools of a chat-completions request; one without a schema takes an object without properties."""
+    return [tool_to_chat(tool if tool.parameters else replace(tool, parameters=_NO_PARAMETERS)) for tool in tools]
 
 
 def read_reply(body: bytes, *, request: Request, model: str) -> Reply:
