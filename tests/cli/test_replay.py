@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from composer_replication.core.codec import read_anchors, read_answers, read_preferences, read_sessions, write_sessions
-from composer_replication.data.replay.agree import canonical
+from composer_replication.data.replay.actions import canonical
 from composer_replication.rollouts.envs.workshop.demonstrators import FAMILIES, oracle
 from composer_replication.rollouts.envs.workshop.recorded import env_before
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox

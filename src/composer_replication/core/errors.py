@@ -9,6 +9,8 @@
     ├── RenderError        (ValueError)    a chat template that cannot be spanned
     ├── MissingExtraError  (ImportError)   an optional dependency that is not installed
     ├── SandboxError       (RuntimeError)  code that cannot be run safely here
+    ├── TeacherError       (RuntimeError)  a model that was asked and gave no answer
+    ├── BudgetError        (RuntimeError)  the next call could cost more than is left
     └── StoppedError       (RuntimeError)  a run that a health rule stopped
 
 Each says what happened, where, and what to do about it; the CLI prints the three apart.
@@ -71,6 +73,27 @@ class MissingExtraError(ComposerError, ImportError):
 
 class SandboxError(ComposerError, RuntimeError):
     """Code that cannot be run safely here, e.g. because the kernel offers no system call filter."""
+
+
+class TeacherError(ComposerError, RuntimeError):
+    """One attempt at asking a model that brought no answer, e.g. a time-out.
+
+    `again` = another attempt may succeed, not before `wait_s` seconds where the endpoint said so. `billed` = whether the endpoint may
+    charge for it all the same: False only where it refused before it began, so that the money booked for it is free again. `for_all` =
+    every other request to this teacher would fail, too, e.g. because its key is not accepted.
+    """
+
+    def __init__(
+        self, what: str, *, where: str = "", fix: str = "", again: bool, billed: bool, wait_s: float | None = None, for_all: bool = False
+    ) -> None:
+        super().__init__(what, where=where, fix=fix)
+        self.again, self.billed, self.wait_s, self.for_all = again, billed, wait_s, for_all
+
+
+class BudgetError(ComposerError, RuntimeError):
+    """The next call could cost more than is left of the ceiling (exit code 4); everything bought so far is kept."""
+
+    exit_code = 4
 
 
 class StoppedError(ComposerError, RuntimeError):

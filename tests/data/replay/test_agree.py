@@ -9,7 +9,8 @@ import pytest
 
 from composer_replication.core.site import Answer
 from composer_replication.core.trace import Text, ToolCall, Turn
-from composer_replication.data.replay.agree import Verdict, agree, canonical
+from composer_replication.data.replay.actions import canonical
+from composer_replication.data.replay.agree import Verdict, agree
 
 
 def act(name: str, *, words: str = "", **arguments: Any) -> Turn:

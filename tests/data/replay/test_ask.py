@@ -31,19 +31,21 @@ GO = Turn(role="user", author="human", blocks=(Text("go"),))
 PARALLEL = Turn(role="assistant", author=MODEL, blocks=(ToolCall("c1", "read", {}), ToolCall("c2", "reed", {})))
 
 
-def told(turn: Turn, *, families: str = "abc") -> tuple[Answer, ...]:
+def told_by(turn: Turn, *, families: str = "abc") -> tuple[Answer, ...]:
     return tuple(Answer(site_id="x", teacher=f"t-{f}", family=f, turn=turn) for f in families)
 
 
 def test_a_pair_keeps_the_sessions_own_message_and_says_who_agreed() -> None:
     recorded = session(GO, call("c1", "list"), result("c1"), words("Done."))
     better = replace(call("x", "search"), author="t-a")
-    asked = list(replay([recorded], lambda s, turn: told(better if turn == 1 else words("Done.")), min_families=3))
+    asked = list(replay([recorded], lambda s, turn: told_by(better if turn == 1 else words("Done.")), min_families=3))
     assert [one.outcome for one in asked] == ["pair", "agreed"] and [one.turn for one in asked] == [1, 3]
     pair, anchor = asked[0].result, asked[1].result
     assert isinstance(pair, Preference) and pair.rejected is None and pair.rejected_turn(recorded) is recorded.turns[1]
     assert pair.chosen == better and pair.teachers == ("t-a", "t-b", "t-c")
-    assert pair.evidence == {"tier": "exact", "families": ["a", "b", "c"], "of": 3}
+    prices = {"t-a": 0.0, "t-b": 0.0, "t-c": 0.0}
+    told = {"tier": "exact", "families": ["a", "b", "c"], "of": 3, "own_family_left_out": 0, "evidence": [], "usd": prices}
+    assert pair.evidence == told
     assert anchor == Anchor(session_id="s1", turn=3, reason="agreed", teachers=("t-a", "t-b", "t-c"))
     assert len(asked[0].answers) == 3
 
@@ -56,10 +58,10 @@ def test_errors_are_found_by_call_id_and_looked_for_before_the_turn_only() -> No
     )  # fmt: skip
     assert failed_turns(recorded) == {1}
     assert [follows_error(recorded, n) for n in (1, 4, 6)] == [False, True, False]
-    other = told(call("x", "search"))
+    other = told_by(call("x", "search"))
     asked = list(replay([recorded], lambda s, turn: other, min_families=3))
     assert [(one.turn, one.outcome) for one in asked] == [(1, "pair"), (4, "after_error"), (6, "pair")]
-    same = list(replay([recorded], lambda s, turn: told(s.turns[turn]), min_families=3))
+    same = list(replay([recorded], lambda s, turn: told_by(s.turns[turn]), min_families=3))
     assert [(one.turn, one.outcome) for one in same] == [(1, "erred"), (4, "agreed"), (6, "agreed")]
 
 
@@ -71,7 +73,7 @@ def test_nobody_is_asked_about_copied_silent_or_interrupted_messages() -> None:
 
     def ask(asked: Session, turn: int) -> tuple[Answer, ...]:
         were_asked.append(turn)
-        return told(asked.turns[turn])
+        return told_by(asked.turns[turn])
 
     asked = list(replay([recorded], ask, min_families=3))
     assert were_asked == [2, 6]
@@ -88,7 +90,7 @@ def test_an_action_that_raises_an_error_is_preferred_to_nothing() -> None:
         tried.append((turn, message))
         return True
 
-    asked = list(replay([recorded], lambda s, turn: told(better if turn == 1 else words("Done.")), min_families=3, fails=fails))
+    asked = list(replay([recorded], lambda s, turn: told_by(better if turn == 1 else words("Done.")), min_families=3, fails=fails))
     assert [one.outcome for one in asked] == ["chosen_fails", "agreed"]
     assert [(turn, message.calls[0].name) for turn, message in tried] == [(1, "other")]  # only what would have become a pair
 
@@ -96,6 +98,8 @@ def test_an_action_that_raises_an_error_is_preferred_to_nothing() -> None:
 def test_the_authors_family_is_left_out() -> None:
     recorded = session(GO, call("c1", "list"))
     asked = list(
-        replay([recorded], lambda s, t: told(call("x", "search")), min_families=3, family_of=lambda author: "c" if author == MODEL else "")
+        replay(
+            [recorded], lambda s, t: told_by(call("x", "search")), min_families=3, family_of=lambda author: "c" if author == MODEL else ""
+        )
     )
     assert [one.outcome for one in asked] == ["outvoted"]

@@ -1,40 +1,47 @@
-"""Do the answers agree? The exact tier: two messages are the same where they do the same, whatever they say beside it.
+"""Do the answers agree? Compared in tiers from strict to loose; families have votes, models have not; and a pair needs more than votes.
 
     verdict = agree(own, answers, min_families=3)
     verdict.outcome          # "pair": `verdict.chosen` is preferred to what the student did
+    verdict.record()         # tier, families, evidence and prices, as they are stored on the pair
 
 Families are counted, not models: models of one family make the same mistakes, and agreement of many models is weak evidence
 anyhow (Correlated Errors, arXiv 2506.07962). With two of three, slips of the teachers gave wrong majorities at 5-8 % of the places,
-which was enough to destroy the student; so the default of `replay.min_families` is unanimity of three.
+which was enough to destroy the student; so the default of `replay.min_families` is unanimity of three. For the same reason agreement
+alone can be asked to bring evidence: an error that the student's own call raised, or a gap that somebody measured.
+
+Tiers: "exact" (the same would be done), "target" (the same kind of tool on the same file or program), "intent" (the same sort of step),
+"judge" (a model says so). A looser tier is looked at only where the stricter ones gave nothing.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from composer_replication.core.site import Answer
 from composer_replication.core.trace import Turn
+from composer_replication.data.replay.actions import NOWHERE, Action, Scene, aims, canonical, intents
 
 Outcome = Literal["pair", "agreed", "no_consensus", "none"]
+Tier = Literal["exact", "target", "intent", "judge"]
+TIERS: tuple[Tier, ...] = get_args(Tier)
 MIN_AGREED = 2
 """So many families must give the student's own action before they count as agreeing with it."""
-SAY = ""
-"""Stands for the name of a tool where a message makes no call."""
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
-    """What a message does: its calls as a sorted set, or its words where it makes none.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """Somebody who says whether two messages amount to the same; None = undecided, which counts as no.
 
-    Example: Action((("read_file", '{"path":"a.py"}'),)), Action((("", "Done."),))
+    A judge of the student's family, or of a family whose answer it would judge, favours its own (Preference Leakage, arXiv 2502.01534):
+    such a judge is not asked. Example: Judge(family="mistral", same=lambda one, other: one.text == other.text)
     """
 
-    parts: tuple[tuple[str, str], ...]
+    family: str
+    same: Callable[[Turn, Turn], bool | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,84 +54,192 @@ class Verdict:
     no_text_or_call (the student did nothing that could be compared), too_few_families (fewer than two that are not the student's own),
     outvoted (at least two families, and more than gave the student's action, gave another one: too few for a pair, too many for
     an anchor), after_error (the environment had just said what was wrong, so the student was told and the teachers, too), erred (its own
-    call raised an error: never an anchor, even where the teachers would have made the same mistake).
-    `families` are those that gave `chosen` or, for "agreed", the student's action.
+    call raised an error: never an anchor, even where the teachers would have made the same mistake), no_evidence (the families agree on
+    another action, and nothing but their agreement speaks for it).
+    `families` are those that gave `chosen` or, for "agreed", the student's action; `prices` are the dollars paid to every teacher here.
     """
 
     outcome: Outcome
     reason: str = ""
+    tier: Tier = "exact"
     chosen: Answer | None = None
     families: tuple[str, ...] = ()
     teachers: tuple[str, ...] = ()
     num_families: int = 0
     num_own_family: int = 0
+    evidence: tuple[str, ...] = ()
+    prices: Mapping[str, float] = field(default_factory=dict)
+
+    def record(self) -> dict[str, Any]:
+        """What is stored on a pair, e.g. {"tier": "exact", "families": ["a", "b"], "of": 3, "evidence": ["own_errored"], "usd": {...}}."""
+        families = {"tier": self.tier, "families": list(self.families), "of": self.num_families}
+        return {**families, "own_family_left_out": self.num_own_family, "evidence": list(self.evidence), "usd": dict(self.prices)}
 
 
-def canonical(turn: Turn) -> Action:
-    """What a message does, so that equal actions are equal: order of calls and of arguments, spaces and words beside calls do not count.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One turn, what the student did there, and what the teachers would have done."""
 
-    >>> from composer_replication.core.trace import Text, ToolCall
-    >>> one = Turn(role="assistant", author="a", blocks=(Text("I look."), ToolCall("c1", "edit", {"old": "1", "new": "2"})))
-    >>> two = Turn(role="assistant", author="b", blocks=(ToolCall("x", "edit", {"new": "2", "old": "1"}),))
-    >>> canonical(one) == canonical(two)
-    True
-    """
-    if turn.calls:
-        calls = {(call.name, json.dumps(call.arguments, sort_keys=True, separators=(",", ":"))) for call in turn.calls}
-        return Action(tuple(sorted(calls)))
-    words = " ".join(turn.text.split())
-    return Action(((SAY, words),) if words else ())
+    session_id: str
+    turn: int
+    own: Turn
+    answers: tuple[Answer, ...]
+    scene: Scene = NOWHERE
+    own_family: str = ""
+    after_error: bool = False
+    erred: bool = False
+    evidence: tuple[str, ...] = ()
+
+
+def weigh_place(
+    place: Place, *, min_families: int, tiers: Sequence[Tier] = ("exact",), judge: Judge | None = None, need_evidence: bool = False
+) -> Verdict:
+    """`agree` on a place, e.g. weigh_place(place, min_families=3).outcome -> "pair"."""
+    return agree(
+        place.own,
+        place.answers,
+        min_families=min_families,
+        own_family=place.own_family,
+        after_error=place.after_error,
+        erred=place.erred,
+        scene=place.scene,
+        tiers=tiers,
+        judge=judge,
+        evidence=place.evidence,
+        need_evidence=need_evidence,
+    )
 
 
 def agree(
-    own: Turn, answers: Sequence[Answer], *, min_families: int, own_family: str = "", after_error: bool = False, erred: bool = False
+    own: Turn,
+    answers: Sequence[Answer],
+    *,
+    min_families: int,
+    own_family: str = "",
+    after_error: bool = False,
+    erred: bool = False,
+    scene: Scene = NOWHERE,
+    tiers: Sequence[Tier] = ("exact",),
+    judge: Judge | None = None,
+    evidence: Sequence[str] = (),
+    need_evidence: bool = False,
 ) -> Verdict:
     """Weigh the answers to one turn against what the student did there.
 
     `own_family` is the family of the turn's author: its answers are left out, and counted. `after_error`: the turn follows an error
     result; only agreement counts there. `erred`: the turn's own call raised an error; it can lose a pair, but is no anchor.
+    `evidence` names what else speaks against the student's action; with `need_evidence` there is no pair without any.
     """
     others = [answer for answer in answers if not own_family or answer.family != own_family]
-    done = canonical(own)
-    supporters = _supporters(others)
+    prices: dict[str, float] = defaultdict(float)
+    for answer in answers:
+        prices[answer.teacher] += answer.usd
     num_families = len({answer.family for answer in others})
-    verdict = partial(Verdict, num_families=num_families, num_own_family=len(answers) - len(others))
-    if not done.parts:
-        return verdict(outcome="none", reason="no_text_or_call")
+    told = partial(
+        Verdict,
+        num_families=num_families,
+        num_own_family=len(answers) - len(others),
+        evidence=tuple(evidence),
+        prices=dict(prices),
+    )
+    if not canonical(own, scene).parts:
+        return told(outcome="none", reason="no_text_or_call")
     if num_families < MIN_AGREED:
-        return verdict(outcome="none", reason="too_few_families")
+        return told(outcome="none", reason="too_few_families")
+    first: Verdict | None = None
+    for tier in tiers:
+        read = _reader(tier, own, others, scene=scene, judge=judge, own_family=own_family)
+        if read is None:
+            continue
+        verdict = _weigh(own, others, read, partial(told, tier=tier), min_families=min_families, after_error=after_error, erred=erred)
+        if verdict.outcome == "pair" and need_evidence and not evidence:
+            return told(outcome="none", reason="no_evidence", tier=tier)
+        if verdict.outcome in ("pair", "agreed") or verdict.reason == "after_error":
+            return verdict
+        first = first or verdict
+    return first or told(outcome="none", reason="no_judge")
+
+
+_Read = Callable[[Turn], Hashable]
+"""What a tier reads of a message: equal readings are one vote; a false one is none."""
+
+
+def _reader(tier: Tier, own: Turn, answers: Sequence[Answer], *, scene: Scene, judge: Judge | None, own_family: str) -> _Read | None:
+    if tier == "exact":
+        return lambda turn: canonical(turn, scene).parts
+    if tier == "target":
+        return lambda turn: aims(turn, scene)
+    if tier == "intent":
+        return lambda turn: intents(turn, scene)
+    families = {own_family, *(answer.family for answer in answers)}
+    return _judged(own, answers, judge, scene=scene) if judge is not None and judge.family not in families else None
+
+
+def _judged(own: Turn, answers: Sequence[Answer], judge: Judge, *, scene: Scene) -> _Read:
+    """Groups as a judge sees them: each message joins the first group whose first message it is the same as."""
+    leaders: list[Turn] = []
+    group: dict[Action, int] = {}
+    for turn in (own, *(answer.turn for answer in answers)):
+        action = canonical(turn, scene)
+        if not action.parts or action in group:
+            continue
+        found = next((number for number, leader in enumerate(leaders) if judge.same(leader, turn)), len(leaders))
+        if found == len(leaders):
+            leaders.append(turn)
+        group[action] = found
+    return lambda turn: str(group[action]) if (action := canonical(turn, scene)).parts else ""
+
+
+def _weigh(
+    own: Turn,
+    others: Sequence[Answer],
+    read: _Read,
+    told: Callable[..., Verdict],
+    *,
+    min_families: int,
+    after_error: bool,
+    erred: bool,
+) -> Verdict:
+    """The verdict of one tier."""
+    done, supporters = read(own), _supporters(others, read)
     own_families = supporters.get(done, frozenset())
     rivals = {action: families for action, families in supporters.items() if action != done}
     most = max(map(len, rivals.values()), default=0)
     best = [action for action, families in rivals.items() if len(families) == most]
     if most >= min_families and len(best) == 1 and most > len(own_families):
         if after_error:
-            return verdict(outcome="none", reason="after_error")
-        given = [answer for answer in others if canonical(answer.turn) == best[0] and answer.family in rivals[best[0]]]
-        return verdict(outcome="pair", chosen=given[0], families=_sorted(rivals[best[0]]), teachers=_teachers(given))
+            return told(outcome="none", reason="after_error")
+        given = [answer for answer in others if read(answer.turn) == best[0] and answer.family in rivals[best[0]]]
+        return told(outcome="pair", chosen=_commonest(given), families=_sorted(rivals[best[0]]), teachers=_teachers(given))
     if erred:
-        return verdict(outcome="none", reason="erred")
+        return told(outcome="none", reason="erred")
     if len(own_families) >= MIN_AGREED and most < len(own_families):
-        given = [answer for answer in others if canonical(answer.turn) == done and answer.family in own_families]
-        return verdict(outcome="agreed", families=_sorted(own_families), teachers=_teachers(given))
+        given = [answer for answer in others if read(answer.turn) == done and answer.family in own_families]
+        return told(outcome="agreed", families=_sorted(own_families), teachers=_teachers(given))
     if after_error:
-        return verdict(outcome="none", reason="after_error")
+        return told(outcome="none", reason="after_error")
     if most >= MIN_AGREED and most > len(own_families):
-        return verdict(outcome="none", reason="outvoted")
-    return verdict(outcome="no_consensus", teachers=_teachers(others))
+        return told(outcome="none", reason="outvoted")
+    return told(outcome="no_consensus", teachers=_teachers(others))
 
 
-def _supporters(answers: Sequence[Answer]) -> dict[Action, frozenset[str]]:
+def _supporters(answers: Sequence[Answer], read: _Read) -> dict[Hashable, frozenset[str]]:
     """Which families gave an action. A family has one vote: what most of its models did; where they are divided, it has none."""
-    by_family: dict[str, Counter[Action]] = defaultdict(Counter)
+    by_family: dict[str, Counter[Hashable]] = defaultdict(Counter)
     for answer in answers:
-        by_family[answer.family][canonical(answer.turn)] += 1
-    votes: dict[Action, set[str]] = defaultdict(set)
+        by_family[answer.family][read(answer.turn)] += 1
+    votes: dict[Hashable, set[str]] = defaultdict(set)
     for family, actions in by_family.items():
         first, *rest = actions.most_common(2)
-        if first[0].parts and (not rest or rest[0][1] < first[1]):
+        if first[0] and (not rest or rest[0][1] < first[1]):
             votes[first[0]].add(family)
     return {action: frozenset(families) for action, families in votes.items()}
+
+
+def _commonest(answers: Sequence[Answer]) -> Answer:
+    """The answer whose very action most of them gave; of equals the first."""
+    counts = Counter(canonical(answer.turn) for answer in answers)
+    return max(answers, key=lambda answer: counts[canonical(answer.turn)])
 
 
 def _sorted(families: frozenset[str]) -> tuple[str, ...]:

@@ -10,23 +10,27 @@ asked about in the session they come from), messages without words or calls and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from composer_replication.core.site import Anchor, Answer, Preference
 from composer_replication.core.trace import Session, Turn
-from composer_replication.data.replay.agree import Verdict, agree, canonical
+from composer_replication.data.replay.actions import canonical, scene_of
+from composer_replication.data.replay.agree import Judge, Place, Tier, Verdict, weigh_place
+from composer_replication.data.replay.evidence import GAP, spoken_against
+from composer_replication.data.replay.families import family_of as maker_of
 
 Ask = Callable[[Session, int], tuple[Answer, ...]]
 """The asker: what each teacher would do at turn `turn` of a session, given the context the student had."""
 Fails = Callable[[Session, int, Turn], bool]
 """Whether a message would raise an error at a turn, where that can be tried."""
-TIER = "exact"
+Gap = Callable[[Session, int, Turn], float | None]
+"""How much further a message would lead than the student's own, where that can be measured; None where it cannot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoResult:
-    """Neither a preference nor an anchor at a turn; reasons: those of `Verdict`, and copied, interrupted, chosen_fails."""
+    """Neither a preference nor an anchor at a turn; reasons: those of `Verdict`, and copied, interrupted, chosen_fails, no_evidence."""
 
     session_id: str
     turn: int
@@ -35,12 +39,13 @@ class NoResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """One turn of a model: the answers to it (none where it was not asked about), and what they amount to."""
+    """One turn of a model: the answers to it (none where it was not asked about), what they amount to, and what was weighed."""
 
     session_id: str
     turn: int
     answers: tuple[Answer, ...]
     result: Preference | Anchor | NoResult
+    place: Place | None = None
 
     @property
     def outcome(self) -> str:
@@ -57,12 +62,18 @@ def replay(
     ask: Ask,
     *,
     min_families: int,
-    family_of: Callable[[str | None], str] = lambda author: "",
+    family_of: Callable[[str | None], str] = maker_of,
     fails: Fails = lambda session, turn, chosen: False,
+    gap: Gap = lambda session, turn, chosen: None,
+    need_evidence: bool = False,
+    tiers: Sequence[Tier] = ("exact",),
+    judge: Judge | None = None,
 ) -> Iterator[Asked]:
     """Every assistant turn of every session, in order, with its answers and what they amount to.
 
-    `family_of` gives the family of a turn's author, whose answers do not count; "" = of none of the teachers' families.
+    `family_of` gives the family of a turn's author, whose answers do not count; "" = of none of the teachers' families. With
+    `need_evidence` agreement alone makes no pair: the student's message has to have failed (evidence.py), or `gap` has to measure more
+    than 0. `tiers` and `judge` say how alike answers have to be (agree.py).
     `fails` tries a message where there is an environment to try it in: teachers may share a mistake, and what raises an error is
     preferred to nothing.
     """
@@ -75,18 +86,28 @@ def replay(
                 yield Asked(session_id=session.id, turn=number, answers=(), result=_no(session, number, reason))
                 continue
             answers = ask(session, number)
-            verdict = agree(
-                turn,
-                answers,
-                min_families=min_families,
+            place = Place(
+                session_id=session.id,
+                turn=number,
+                own=turn,
+                answers=tuple(answers),
+                scene=scene_of(session, number),
                 own_family=family_of(turn.author),
                 after_error=follows_error(session, number),
                 erred=number in errors,
+                evidence=spoken_against(session, number),
             )
+            verdict = weigh_place(place, min_families=min_families, tiers=tiers, judge=judge)
             result = _result(session, number, verdict)
-            if isinstance(result, Preference) and fails(session, number, result.chosen):
-                result = _no(session, number, "chosen_fails")
-            yield Asked(session_id=session.id, turn=number, answers=answers, result=result)
+            if isinstance(result, Preference):
+                if fails(session, number, result.chosen):
+                    result = _no(session, number, "chosen_fails")
+                elif not place.evidence and (further := gap(session, number, result.chosen)) is not None and further > 0:
+                    verdict = replace(verdict, evidence=(f"{GAP}:{further:g}",))
+                    place, result = replace(place, evidence=verdict.evidence), _result(session, number, verdict)
+                elif not place.evidence and need_evidence:
+                    result = _no(session, number, "no_evidence")
+            yield Asked(session_id=session.id, turn=number, answers=answers, result=result, place=place)
 
 
 def failed_turns(session: Session) -> frozenset[int]:
@@ -117,9 +138,8 @@ def _why_not_asked(session: Session, number: int) -> str:
 
 def _result(session: Session, number: int, verdict: Verdict) -> Preference | Anchor | NoResult:
     if verdict.outcome == "pair" and verdict.chosen is not None:
-        evidence = {"tier": TIER, "families": list(verdict.families), "of": verdict.num_families}
         return Preference(
-            session_id=session.id, turn=number, chosen=verdict.chosen.turn, teachers=verdict.teachers, evidence=evidence
+            session_id=session.id, turn=number, chosen=verdict.chosen.turn, teachers=verdict.teachers, evidence=verdict.record()
         )  # `rejected` is left out: the session's own turn, with its own ids
     if verdict.outcome == "agreed" or verdict.outcome == "no_consensus":
         return Anchor(session_id=session.id, turn=number, reason=verdict.outcome, teachers=verdict.teachers)

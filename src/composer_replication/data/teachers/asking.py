@@ -1,0 +1,166 @@
+"""The only way to ask a model: the money is booked first, limits are kept, what fails is tried again, every answer is kept.
+
+    asker = Asker(ledger, limits={"openrouter": Limits(at_once=8, per_minute=120)})
+    bought = await asker.ask(teacher, Request(turns=session.context(7), tools=session.tools))
+    bought.reply.turn, bought.usd, bought.now         # now = False: it was bought earlier, and nothing was sent
+
+Each attempt is booked on its own: one that timed out may have been billed, and stays booked when the next one is.
+Where the ceiling leaves no room, the asker waits for its own calls in flight, which mostly cost less than was booked for them; BudgetError
+comes where none is left. Raises TeacherError where the last attempt failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+
+from composer_replication.core.errors import BudgetError, TeacherError
+from composer_replication.core.teacher import Bought, Request, Teacher, request_key
+from composer_replication.data.teachers.ledger import Busy, Call, Ledger
+
+_POLL_S = 0.05
+_BOOK_LONGER_S = 60.0
+"""A call counts as asked by somebody for so much longer than its time-out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How fast one provider may be asked; per_minute 0 = no bound.
+
+    Example: Limits(at_once=8, per_minute=120)
+    """
+
+    at_once: int = 8
+    per_minute: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long an attempt may take, how many there are, and the pauses between them: doubling, with jitter.
+
+    An endpoint that asks for a longer pause than `longest_wait_s` is not tried again.
+    """
+
+    timeout_s: float = 180.0
+    attempts: int = 6
+    first_wait_s: float = 1.0
+    longest_wait_s: float = 120.0
+
+    def wait_s(self, attempt: int, error: TeacherError, rng: random.Random) -> float | None:
+        """Seconds until the next attempt; None = there is none. What the endpoint asked for is never cut short.
+
+        >>> late = TeacherError("busy", again=True, billed=False, wait_s=7.0)
+        >>> 7.0 <= Patience().wait_s(1, late, random.Random(0)) <= 8.0
+        True
+        """
+        if not error.again or attempt >= self.attempts or (error.wait_s or 0.0) > self.longest_wait_s:
+            return None
+        if error.wait_s is not None:
+            return error.wait_s + rng.uniform(0.0, self.first_wait_s)
+        return min(self.longest_wait_s, self.first_wait_s * 2 ** (attempt - 1)) * rng.uniform(0.5, 1.0)
+
+
+class Gate:
+    """Lets so many calls through at once, not more often than allowed, and none while the provider asks for quiet."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._room = asyncio.Semaphore(limits.at_once)
+        self._gap_s = 60.0 / limits.per_minute if limits.per_minute else 0.0
+        self._next = 0.0
+        self._quiet_until = 0.0
+
+    async def __aenter__(self) -> None:
+        await self._room.acquire()
+        try:
+            loop = asyncio.get_running_loop()
+            start = max(loop.time(), self._next)
+            self._next = start + self._gap_s
+            while (wait := max(start, self._quiet_until) - loop.time()) > 0:
+                await asyncio.sleep(wait)
+        except BaseException:
+            self._room.release()
+            raise
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._room.release()
+
+    def quiet(self, seconds: float) -> None:
+        """No call begins for so long."""
+        self._quiet_until = max(self._quiet_until, asyncio.get_running_loop().time() + seconds)
+
+
+class Asker:
+    """Asks teachers through one ledger; make one per event loop."""
+
+    def __init__(
+        self, ledger: Ledger, *, limits: Mapping[str, Limits] | None = None, patience: Patience | None = None, seed: int = 0
+    ) -> None:
+        self.ledger, self.patience = ledger, patience or Patience()
+        self._limits, self._gates = dict(limits or {}), dict[str, Gate]()
+        self._rng = random.Random(seed)
+        self._in_flight = 0
+        self._ended = asyncio.Event()
+
+    async def ask(self, teacher: Teacher, request: Request) -> Bought:
+        """The answer of one teacher to one request, from the ledger where it was bought before."""
+        if not teacher.identity:
+            return Bought(reply=await teacher.ask(request))
+        key = request_key(teacher, request)
+        if (bought := self.ledger.find(key)) is not None:
+            return bought
+        gate = self._gates.setdefault(teacher.provider, Gate(self._limits.get(teacher.provider, Limits())))
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                async with gate:
+                    return await self._attempt(teacher, request, key)
+            except TeacherError as error:
+                wait_s = self.patience.wait_s(attempt, error, self._rng)
+                if wait_s is None:
+                    raise
+                if error.wait_s is not None:
+                    gate.quiet(error.wait_s)
+            await asyncio.sleep(wait_s)
+
+    async def _attempt(self, teacher: Teacher, request: Request, key: str) -> Bought:
+        held = await self._reserve(teacher, request, key)
+        if isinstance(held, Bought):
+            return held
+        self._in_flight += 1
+        try:
+            async with asyncio.timeout(self.patience.timeout_s):
+                reply = await teacher.ask(request)
+            usd = self.ledger.settle(held, reply, price=teacher.price)
+            return Bought(reply=reply, usd=usd, key=key)
+        except TimeoutError as error:
+            what = f"no answer within {self.patience.timeout_s:g} s"
+            self.ledger.lose(held, why=what)
+            raise TeacherError(what, where=teacher.name, fix="raise its timeout_s", again=True, billed=True) from error
+        except TeacherError as error:
+            (self.ledger.lose if error.billed else self.ledger.free)(held, why=error.what)
+            raise
+        except BaseException as error:  # cancelled, interrupted, or a fault of the teacher's code: it may have been billed
+            self.ledger.lose(held, why=type(error).__name__)
+            raise
+        finally:
+            self._in_flight -= 1
+            self._ended.set()
+            self._ended = asyncio.Event()
+
+    async def _reserve(self, teacher: Teacher, request: Request, key: str) -> Call | Bought:
+        while True:
+            ended = self._ended
+            try:
+                held = self.ledger.reserve(key, teacher=teacher, request=request, patience_s=self.patience.timeout_s + _BOOK_LONGER_S)
+            except BudgetError:
+                if not self._in_flight:
+                    raise
+                await ended.wait()
+                continue
+            if not isinstance(held, Busy):
+                return held
+            await asyncio.sleep(_POLL_S)

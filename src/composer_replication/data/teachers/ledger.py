@@ -1,0 +1,338 @@
+"""The ledger: money is booked at worst case before a call and settled afterwards; every answer is kept under its request.
+
+    ledger = Ledger(Path("work/ledger.sqlite3"), max_usd=2.0)
+    held = ledger.reserve(key, teacher=teacher, request=request, patience_s=120)   # Call, or the Reply that was bought earlier
+    ledger.settle(held, reply, price=teacher.price)                                # or .free(held), or .lose(held)
+
+What is booked is `answered` calls at their cost + calls in flight and lost ones at their worst case. Nothing is booked that would take
+this sum over the ceiling, whoever books: one transaction looks and books, on one file, whatever the number of tasks and processes.
+Every booking is on the disk before its request leaves. So a kill at any point leaves the call booked, as lost: it may have been billed.
+An answer is on the disk, with its cost, from the transaction that settles it; from then on asking the same costs nothing.
+
+Amounts are whole billionths of a dollar, rounded up: sums of floating-point numbers would drift.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sqlite3
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Literal
+
+from composer_replication.core.errors import BudgetError, DataError
+from composer_replication.core.teacher import (
+    Bought,
+    Price,
+    Reply,
+    Request,
+    Teacher,
+    Usage,
+    canonical_json,
+    prompt_sha,
+    reply_from_json,
+    reply_to_json,
+    request_from_json,
+    request_to_json,
+    worst_usd,
+)
+from composer_replication.data.teachers.owner import new_owner, owner_is_alive
+
+LEDGER_NAME = "ledger.sqlite3"
+NANO = 10**9
+_VERSION = 1
+_BUSY_S = 60.0
+_TABLES = """
+CREATE TABLE IF NOT EXISTS prompts (sha TEXT PRIMARY KEY, body BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS calls (
+    id INTEGER PRIMARY KEY,
+    key TEXT NOT NULL,
+    prompt TEXT NOT NULL REFERENCES prompts(sha),
+    teacher TEXT NOT NULL,
+    about TEXT NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('in_flight', 'answered', 'again', 'lost', 'free')),
+    booked INTEGER NOT NULL CHECK (booked >= 0),
+    worst INTEGER NOT NULL CHECK (worst >= 0),
+    basis TEXT NOT NULL DEFAULT 'worst_case' CHECK (basis IN ('worst_case', 'reported', 'tokens', 'by_hand')),
+    reply BLOB,
+    why TEXT NOT NULL DEFAULT '',
+    owner TEXT NOT NULL,
+    began REAL NOT NULL,
+    until REAL NOT NULL,
+    ended REAL
+);
+CREATE UNIQUE INDEX IF NOT EXISTS one_answer ON calls (key) WHERE state = 'answered';
+CREATE INDEX IF NOT EXISTS by_key ON calls (key);
+CREATE INDEX IF NOT EXISTS by_state ON calls (state);
+CREATE TABLE IF NOT EXISTS total (one INTEGER PRIMARY KEY CHECK (one = 1), booked INTEGER NOT NULL);
+INSERT OR IGNORE INTO total VALUES (1, 0);
+CREATE TRIGGER IF NOT EXISTS book_new AFTER INSERT ON calls BEGIN UPDATE total SET booked = booked + new.booked; END;
+CREATE TRIGGER IF NOT EXISTS book_change AFTER UPDATE OF booked ON calls
+    BEGIN UPDATE total SET booked = booked + new.booked - old.booked; END;
+CREATE TRIGGER IF NOT EXISTS nothing_is_deleted BEFORE DELETE ON calls BEGIN SELECT RAISE(ABORT, 'a ledger only grows'); END;
+"""
+Basis = Literal["worst_case", "reported", "tokens", "by_hand"]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A booking for one attempt, e.g. Call(id=12, worst_usd=0.031)."""
+
+    id: int
+    worst_usd: float
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Somebody else, who is alive, is asking the same at this moment: wait for his answer instead of paying for another."""
+
+    owner: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """What a ledger holds: dollars spent on answers, booked for calls in flight and for lost ones, and how many there are of each."""
+
+    spent_usd: float
+    in_flight_usd: float
+    lost_usd: float
+    num_answers: int
+    num_in_flight: int
+    num_lost: int
+
+    @property
+    def booked_usd(self) -> float:
+        """What counts against the ceiling."""
+        return self.spent_usd + self.in_flight_usd + self.lost_usd
+
+
+class Ledger:
+    """One SQLite file of calls; see the head of this module. Close it, or use it in a `with`.
+
+    `max_usd` is the ceiling of the whole file, over all runs. `is_alive` tells whether an owner of calls in flight still runs.
+    """
+
+    def __init__(self, path: Path, *, max_usd: float, is_alive: Callable[[str], bool | None] = owner_is_alive) -> None:
+        if not (math.isfinite(max_usd) and max_usd >= 0):
+            raise ValueError(f"max_usd must be a number of dollars, not {max_usd}")
+        self.path, self.max_usd, self.owner, self._is_alive = path, max_usd, new_owner(), is_alive
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # answers and prompts are nobody else's business
+        self._db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
+        try:
+            self._open()
+        except sqlite3.DatabaseError as error:
+            self._db.close()
+            raise DataError(f"not a ledger: {error}", where=str(path), fix="move the file away: a new one will be begun") from error
+
+    def _open(self) -> None:
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = FULL")  # a booking must survive a power cut, not only a kill
+        with self._transaction() as db:
+            version = db.execute("PRAGMA user_version").fetchone()[0]
+            if version not in (0, _VERSION):
+                raise DataError(f"a ledger of version {version}, this program reads {_VERSION}", where=str(self.path))
+            if version == 0:
+                for statement in _statements(_TABLES):
+                    db.execute(statement)
+                db.execute(f"PRAGMA user_version = {_VERSION}")
+            self._sweep(db)
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; what is in flight stays booked."""
+        self._db.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """All or nothing, and nobody else writes meanwhile."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            raise DataError(f"the ledger cannot be written: {error}", where=str(self.path), fix="end the program that holds it") from error
+        try:
+            yield self._db
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    def find(self, key: str) -> Bought | None:
+        """The answer to a request that was bought earlier, or None."""
+        row = self._db.execute("SELECT reply, booked FROM calls WHERE key = ? AND state = 'answered'", (key,)).fetchone()
+        return None if row is None else Bought(reply=reply_from_json(_unpack(row[0])), usd=row[1] / NANO, now=False, key=key)
+
+    def reserve(self, key: str, *, teacher: Teacher, request: Request, patience_s: float) -> Call | Busy | Bought:
+        """Book the worst case of one attempt, unless the answer is there already or another is asking for it.
+
+        `patience_s`: how long the attempt may take at most; after that a call of a process on another machine counts as lost.
+        Raises BudgetError where the worst case does not fit under the ceiling any more.
+        """
+        worst = to_nano(worst_usd(teacher, request))
+        with self._transaction() as db:
+            if (bought := self.find(key)) is not None:
+                return bought
+            if (busy := self._asked_by_another(db, key)) is not None:
+                return busy
+            booked = db.execute("SELECT booked FROM total").fetchone()[0]
+            if worst and booked + worst > math.floor(Fraction(str(self.max_usd)) * NANO):
+                raise self._over(worst, booked)
+            sha, now = prompt_sha(request), time.time()
+            db.execute("INSERT OR IGNORE INTO prompts VALUES (?, ?)", (sha, _pack(request_to_json(request))))
+            made = db.execute(
+                "INSERT INTO calls (key, prompt, teacher, about, state, booked, worst, owner, began, until)"
+                " VALUES (?, ?, ?, ?, 'in_flight', ?, ?, ?, ?, ?)",
+                (key, sha, teacher.name, request.about, worst, worst, self.owner, now, now + patience_s),
+            )
+            assert made.lastrowid is not None
+            return Call(made.lastrowid, worst / NANO)
+
+    def settle(self, call: Call, reply: Reply, *, price: Price) -> float:
+        """Keep an answer and book what it cost; returns that. See `cost_of` for a cost that was not reported."""
+        cost, basis = cost_of(reply.usage, price, call.worst_usd)
+        with self._transaction() as db:
+            (key,) = db.execute("SELECT key FROM calls WHERE id = ?", (call.id,)).fetchone()
+            # Somebody who seemed dead may have answered meanwhile: both were billed, one answer is kept.
+            state = "again" if db.execute("SELECT 1 FROM calls WHERE key = ? AND state = 'answered'", (key,)).fetchone() else "answered"
+            self._end(
+                db, call, state, to_nano(cost), basis=basis, reply=zlib.compress(canonical_json(reply_to_json(reply)).encode("ascii"))
+            )
+        return cost
+
+    def free(self, call: Call, *, why: str) -> None:
+        """The endpoint refused before it began: nothing was billed, the booking goes."""
+        with self._transaction() as db:
+            self._end(db, call, "free", 0, why=why)
+
+    def lose(self, call: Call, *, why: str) -> None:
+        """No answer came, but it may have been billed: the booking stays at its worst case."""
+        with self._transaction() as db:
+            self._end(db, call, "lost", to_nano(call.worst_usd), why=why)
+
+    def settle_lost(self, usd: float) -> int:
+        """Book all lost calls together at `usd`, what the provider's own bill says of them; returns how many there were."""
+        with self._transaction() as db:
+            lost = [row[0] for row in db.execute("SELECT id FROM calls WHERE state = 'lost' AND basis = 'worst_case' ORDER BY id")]
+            for place, number in enumerate(lost):
+                share = to_nano(usd) if place == 0 else 0
+                db.execute("UPDATE calls SET booked = ?, basis = 'by_hand' WHERE id = ?", (share, number))
+        return len(lost)
+
+    def prompt(self, key: str) -> Request | None:
+        """The request as it was sent, trimmed, or None where it was never made."""
+        row = self._db.execute("SELECT body FROM prompts JOIN calls ON sha = prompt WHERE key = ? LIMIT 1", (key,)).fetchone()
+        return None if row is None else request_from_json(_unpack(row[0]))
+
+    def totals(self) -> Totals:
+        """What is spent, in flight and lost at this moment."""
+        rows = self._db.execute("SELECT state, SUM(booked), COUNT(*) FROM calls GROUP BY state").fetchall()
+        usd, num = {s: b / NANO for s, b, _ in rows}, {s: n for s, _, n in rows}
+        return Totals(
+            spent_usd=usd.get("answered", 0.0) + usd.get("again", 0.0),
+            in_flight_usd=usd.get("in_flight", 0.0),
+            lost_usd=usd.get("lost", 0.0),
+            num_answers=num.get("answered", 0),
+            num_in_flight=num.get("in_flight", 0),
+            num_lost=num.get("lost", 0),
+        )
+
+    @staticmethod
+    def _end(
+        db: sqlite3.Connection,
+        call: Call,
+        state: str,
+        booked: int,
+        *,
+        why: str = "",
+        basis: Basis = "worst_case",
+        reply: bytes | None = None,
+    ) -> None:
+        db.execute(
+            "UPDATE calls SET state = ?, booked = ?, basis = ?, reply = ?, why = ?, ended = ? WHERE id = ?",
+            (state, booked, basis, reply, why, time.time(), call.id),
+        )
+
+    def _asked_by_another(self, db: sqlite3.Connection, key: str) -> Busy | None:
+        """Who is asking for `key` at this moment; calls of the dead become lost."""
+        for number, owner, until in db.execute(
+            "SELECT id, owner, until FROM calls WHERE key = ? AND state = 'in_flight'", (key,)
+        ).fetchall():
+            if self._runs(owner, until):
+                return Busy(owner)
+            self._lose_orphan(db, number)
+        return None
+
+    def _sweep(self, db: sqlite3.Connection) -> None:
+        """Calls in flight whose process has died are lost: they stay booked, and can be settled by hand."""
+        for number, owner, until in db.execute("SELECT id, owner, until FROM calls WHERE state = 'in_flight'").fetchall():
+            if not self._runs(owner, until):
+                self._lose_orphan(db, number)
+
+    def _runs(self, owner: str, until: float) -> bool:
+        alive = True if owner == self.owner else self._is_alive(owner)
+        return time.time() < until if alive is None else alive
+
+    @staticmethod
+    def _lose_orphan(db: sqlite3.Connection, number: int) -> None:
+        db.execute("UPDATE calls SET state = 'lost', why = 'its process ended', ended = ? WHERE id = ?", (time.time(), number))
+
+    def _over(self, worst: int, booked: int) -> BudgetError:
+        totals = self.totals()
+        parts = f"${totals.spent_usd:.4f} spent, ${totals.in_flight_usd:.4f} in flight, ${totals.lost_usd:.4f} lost"
+        return BudgetError(
+            f"the ceiling of ${self.max_usd:g} is reached: {parts}; the next call could cost ${worst / NANO:.4f}",
+            where=str(self.path),
+            fix="everything bought so far is kept: raise --max-usd and run the same command again",
+        )
+
+
+def to_nano(usd: float) -> int:
+    """Dollars as whole billionths, rounded up.
+
+    >>> to_nano(0.1), to_nano(1e-10)
+    (100000000, 1)
+    """
+    return math.ceil(Fraction(str(usd)) * NANO)
+
+
+def cost_of(usage: Usage, price: Price, worst: float) -> tuple[float, Basis]:
+    """What a call cost, and how that is known: reported, from its tokens at full price, or unknown and so the worst case.
+
+    >>> cost_of(Usage(input_tokens=1000, output_tokens=10), Price(input_usd_per_mtok=1.0), 0.5)
+    (0.001, 'tokens')
+    """
+    if usage.usd is not None and math.isfinite(usage.usd) and usage.usd >= 0:
+        return usage.usd, "reported"
+    if usage.input_tokens is not None and usage.output_tokens is not None:
+        return price.usd(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens), "tokens"
+    return worst, "worst_case"
+
+
+def _pack(value: Any) -> bytes:
+    return zlib.compress(canonical_json(value).encode("ascii"))
+
+
+def _unpack(blob: bytes) -> Any:
+    return json.loads(zlib.decompress(blob))
+
+
+def _statements(script: str) -> Iterator[str]:
+    """The statements of a script one by one: `executescript` would commit the transaction around it."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""

@@ -1,0 +1,272 @@
+"""Any endpoint that speaks chat completions: OpenRouter, OpenAI, vLLM, Ollama, llama.cpp, transformers serve.
+
+    teacher = OpenAICompatible("glm", settings, environ=os.environ)     # the key is taken from environ[settings.key_env], nowhere else
+    reply = await teacher.ask(request)                                  # one attempt; use data/teachers/asking.py
+
+The key is sent in a header and kept in memory only. It is not part of the identity, of errors or of representations, and an endpoint that
+repeats it in an answer gets it taken out before anybody reads the answer. Redirects are not followed: they would carry it elsewhere.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import json
+import re
+import time
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+from urllib.parse import urlsplit
+
+from composer_replication.core.config.teachers import TeacherSettings
+from composer_replication.core.errors import ConfigError, TeacherError, need
+from composer_replication.core.harmless import harmless
+from composer_replication.core.jsonl import dumps
+from composer_replication.core.redact import Redactor
+from composer_replication.core.teacher import Price, Reply, Request
+from composer_replication.data.teachers.wire import chat_messages, chat_tools, read_reply
+
+MAX_BODY_BYTES = 16 * 2**20
+CONNECT_S = 20.0
+TEMPLATE_TOKENS = 2048
+"""More than any chat template adds by itself, with its words about tools."""
+_A_KEY = re.compile(r"[!#-\[\]-~]+")
+_NO_KEY = b"[REDACTED:key]"
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_REFUSED = {400, 401, 402, 403, 404, 405, 409, 413, 414, 415, 422, 425, 429, 451, 500, 501, 503, 529}
+"""Nothing is billed for these: the request was refused, or the endpoint says itself that it failed. Others - 408, 502, 504, 52x - come
+from something in between, behind which the model may have gone on: they may be billed."""
+_AGAIN = {408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529}
+_FOR_ALL = {401, 402, 404, 405}
+_FIXES = {
+    401: "check the key in the environment variable {key}",
+    402: "the account behind the key has no credit left",
+    404: "check base_url and model of this teacher",
+    403: "the endpoint does not allow this request",
+}
+
+
+class OpenAICompatible:
+    """A teacher behind an address; see the head of this module. Close it, or use it in an `async with`.
+
+    Raises ConfigError where the key is missing or would travel unencrypted, or where a paid endpoint has no price.
+    """
+
+    def __init__(self, name: str, settings: TeacherSettings, *, environ: Mapping[str, str]) -> None:
+        self.name, self.family, self.settings = name, settings.family, settings
+        self.provider = urlsplit(settings.base_url).netloc
+        self.price = price_of(settings)
+        self._key = _key(name, settings, environ)
+        self._redactor = Redactor(words=(self._key,) if self._key else (), environ=environ)
+        self._http = need("httpx2", extra="replay")
+        self._client: Any = _client(self._http, settings, self._key)
+
+    def __repr__(self) -> str:
+        return f"OpenAICompatible({self.name!r}, model={self.settings.model!r})"
+
+    async def __aenter__(self) -> OpenAICompatible:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """What decides the answer: address, model and preferences; not the key, and not the most that it may cost."""
+        settings = self.settings
+        row: dict[str, Any] = {"kind": "chat", "base_url": settings.base_url, "model": settings.model}
+        if settings.body:
+            row["body"] = settings.body
+        if settings.logprobs:
+            row["logprobs"] = True
+        if preferences := {name: value for name, value in routing_of(settings).items() if name != "max_price"}:
+            row["provider"] = preferences
+        return row
+
+    def body_of(self, request: Request) -> dict[str, Any]:
+        """The JSON that is sent."""
+        settings = self.settings
+        body: dict[str, Any] = {"model": settings.model, "messages": chat_messages(request.turns), "stream": False}
+        if settings.explicit_cache:
+            _mark_for_cache(body["messages"])
+        if request.tools:
+            body["tools"] = chat_tools(request.tools)
+        body[settings.output_field] = request.max_tokens
+        body["temperature"] = request.temperature
+        if request.schema is not None:
+            body["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": request.schema}}
+        if settings.logprobs:
+            body["logprobs"] = True
+        if preferences := routing_of(settings):
+            body["provider"] = preferences
+        return {**body, **settings.body}
+
+    def most_input_tokens(self, request: Request) -> int:
+        """A token stands for a byte at least; tools count twice, because templates write them with spaces and line ends."""
+        return TEMPLATE_TOKENS + len(_bytes(self.body_of(request))) + len(_bytes(chat_tools(request.tools)))
+
+    async def ask(self, request: Request) -> Reply:
+        """One attempt; raises TeacherError for everything that is no answer."""
+        http = self._http
+        try:
+            async with self._client.stream(
+                "POST", f"{self.settings.base_url}/chat/completions", content=_bytes(self.body_of(request))
+            ) as got:
+                body = bytearray()
+                async for piece in got.aiter_bytes():
+                    body += piece
+                    if len(body) > MAX_BODY_BYTES:
+                        raise self._error(f"the answer is longer than {MAX_BODY_BYTES} bytes", again=False, billed=True)
+                status, headers = int(got.status_code), got.headers
+        except (http.ConnectError, http.ConnectTimeout, http.PoolTimeout) as error:  # nothing was sent
+            raise self._error(f"no connection ({type(error).__name__})", again=True, billed=False) from None
+        except http.HTTPError as error:
+            raise self._error(f"the connection broke off ({type(error).__name__})", again=True, billed=True) from None
+        return self._read(status, headers, self._without_key(bytes(body)), request)
+
+    def _read(self, status: int, headers: Mapping[str, str], body: bytes, request: Request) -> Reply:
+        wait_s = retry_after_s(headers, now=time.time())
+        if status == 200 and (told := _error_in(body)) is not None:  # routers answer 200 and put the error in the body
+            status = told[0]
+        if status != 200:
+            raise self._refusal(status, body, wait_s)
+        try:
+            return read_reply(body, request=request, model=self.settings.model)
+        except TeacherError as error:
+            raise self._error(error.what, again=error.again, billed=error.billed) from None
+
+    def _refusal(self, status: int, body: bytes, wait_s: float | None) -> TeacherError:
+        told = _error_in(body)
+        words = harmless(self._redactor.text(told[1]))[:300].strip() if told else ""
+        fix = _FIXES.get(status, "").format(key=self.settings.key_env)
+        return self._error(
+            f"status {status}" + (f": {words}" if words else ""),
+            fix=fix,
+            again=status in _AGAIN,
+            billed=status not in _REFUSED,
+            wait_s=wait_s,
+            for_all=status in _FOR_ALL or 300 <= status < 400,
+        )
+
+    def _error(self, what: str, **facts: Any) -> TeacherError:
+        return TeacherError(what, where=f"{self.name} at {self.provider}", **facts)
+
+    def _without_key(self, body: bytes) -> bytes:
+        """The body without the key, as it stands there or behind JSON's escapes."""
+        if not self._key:
+            return body
+        key = self._key.encode("ascii")
+        clean = body.replace(key, _NO_KEY)
+        try:
+            plain = _bytes(json.loads(clean))
+        except (ValueError, RecursionError):
+            return clean
+        return plain.replace(key, _NO_KEY) if key in plain else clean
+
+
+def price_of(settings: TeacherSettings) -> Price:
+    """The most that a teacher may cost, e.g. Price(input_usd_per_mtok=0.6, output_usd_per_mtok=2.5)."""
+    return Price(
+        input_usd_per_mtok=settings.max_input_usd_per_mtok,
+        output_usd_per_mtok=settings.max_output_usd_per_mtok,
+        request_usd=settings.max_request_usd,
+    )
+
+
+def routing_of(settings: TeacherSettings) -> dict[str, Any]:
+    """What a router may do with a request; empty where the endpoint is none. `max_price` makes the booked worst case a true bound."""
+    host = urlsplit(settings.base_url).hostname or ""
+    if settings.routing == "omit" or (settings.routing == "auto" and host != "openrouter.ai"):
+        return {}
+    most = {"prompt": settings.max_input_usd_per_mtok, "completion": settings.max_output_usd_per_mtok, "request": settings.max_request_usd}
+    preferences: dict[str, Any] = {"data_collection": settings.data_collection, "require_parameters": True, "max_price": most}
+    if settings.distillable:
+        preferences["enforce_distillable_text"] = True
+    if settings.zero_retention:
+        preferences["zdr"] = True
+    if settings.only:
+        preferences["only"] = list(settings.only)
+    return preferences
+
+
+def retry_after_s(headers: Mapping[str, str], *, now: float) -> float | None:
+    """Seconds that the endpoint asks for, from Retry-After as a number or a date, or from retry-after-ms.
+
+    >>> retry_after_s({"retry-after": "7"}, now=0.0)
+    7.0
+    """
+    for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        given = headers.get(name, "").strip()
+        if given.replace(".", "", 1).isdecimal() and given.isascii():
+            return float(given) * unit
+        if given and unit == 1.0:
+            try:
+                return max(0.0, email.utils.parsedate_to_datetime(given).timestamp() - now)
+            except (ValueError, OverflowError):
+                return None
+    return None
+
+
+def _key(name: str, settings: TeacherSettings, environ: Mapping[str, str]) -> str:
+    parts = urlsplit(settings.base_url)
+    here = parts.hostname in _LOOPBACK
+    where = f"replay.teacher.{name}"
+    if not here and price_of(settings).free:
+        fix = "set max_input_usd_per_mtok and max_output_usd_per_mtok: the most that you would pay"
+        raise ConfigError(f"no price for a teacher that is not on this machine ({parts.hostname})", where=where, fix=fix)
+    if not settings.key_env:
+        return ""
+    key = environ.get(settings.key_env, "").strip()
+    if not key and here:
+        return ""
+    if not key:
+        fix = f"run: export {settings.key_env}=...  (in this shell only; it is never written anywhere)"
+        raise ConfigError(f"the environment variable {settings.key_env} is not set", where=where, fix=fix)
+    if not _A_KEY.fullmatch(key):
+        raise ConfigError(f"the value of {settings.key_env} is no key: it holds spaces, quotes or odd characters", where=where)
+    if parts.scheme == "http" and not here:
+        raise ConfigError("the key would travel unencrypted", where=where, fix="use an https:// address")
+    return key
+
+
+def _client(http: ModuleType, settings: TeacherSettings, key: str) -> Any:
+    headers = {"content-type": "application/json", "user-agent": "composer-replication"}
+    if key:
+        headers["authorization"] = f"Bearer {key}"
+    return http.AsyncClient(
+        headers=headers,
+        timeout=http.Timeout(None, connect=CONNECT_S),  # the asker bounds the whole attempt
+        limits=http.Limits(max_connections=settings.at_once, max_keepalive_connections=settings.at_once),
+        follow_redirects=False,
+        trust_env=urlsplit(settings.base_url).hostname not in _LOOPBACK,
+    )
+
+
+def _bytes(value: Any) -> bytes:
+    return dumps(value).encode("utf-8")
+
+
+def _mark_for_cache(messages: list[dict[str, Any]]) -> None:
+    """Mark the last message that holds text: what stands up to there is read from the cache by the next request."""
+    for message in reversed(messages):
+        if isinstance(message["content"], str) and message["content"]:
+            message["content"] = [{"type": "text", "text": message["content"], "cache_control": {"type": "ephemeral"}}]
+            return
+
+
+def _error_in(body: bytes) -> tuple[int, str] | None:
+    """(status, words) of the error that a body holds instead of an answer, or None."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    error = value.get("error") if isinstance(value, dict) else None
+    if not error or value.get("choices"):
+        return None
+    row = error if isinstance(error, dict) else {"message": error}
+    code, words = row.get("code"), row.get("message")
+    return (code if isinstance(code, int) and 300 <= code < 600 else 502), words if isinstance(words, str) else ""

@@ -1,0 +1,165 @@
+"""A real HTTP server on this machine that speaks chat completions, bills for it, and misbehaves on demand.
+
+    with Endpoint(plan=lambda number, body: "hang" if number == 3 else "ok") as endpoint:
+        endpoint.url, endpoint.billed_usd, endpoint.seen
+
+It runs in a thread of its own, so that the program under test may be another process, or be killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+INPUT_USD, OUTPUT_USD = 1e-6, 4e-6  # a token
+OUTPUT_TOKENS = 20
+BEHAVIOURS = (
+    "ok", "429", "500", "502", "hang", "cut", "closed", "no_usage", "no_cost", "unknown_tool", "bad_arguments", "error_in_200",
+    "no_choices",
+)  # fmt: skip
+Plan = Callable[[int, dict[str, Any]], str]
+
+
+@dataclass
+class Seen:
+    """One request: what was asked, by whom, what came of it, and what it was billed."""
+
+    name: str
+    model: str
+    body: dict[str, Any]
+    key: str
+    behaviour: str
+    usd: float
+    answered: bool
+
+
+@dataclass
+class Endpoint:
+    """See the head of this module. `plan` says how request `number` is treated; `act` gives the tool call of an answer."""
+
+    plan: Plan = lambda number, body: "ok"
+    act: Callable[[dict[str, Any]], tuple[str, dict[str, Any]] | str] = lambda body: ("read", {"path": "a.py"})
+    delay_s: float = 0.0
+    retry_after: str = "0.01"
+    echo_key: bool = False
+    seen: list[Seen] = field(default_factory=list)
+    at_once: int = 0
+    most_at_once: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}/v1"
+
+    @property
+    def billed_usd(self) -> float:
+        """What the provider's own bill says."""
+        return sum(one.usd for one in self.seen)
+
+    def __enter__(self) -> Endpoint:
+        ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(ready)), daemon=True)
+        self._thread.start()
+        assert ready.wait(10)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(10)
+
+    async def _serve(self, ready: threading.Event) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        server = await asyncio.start_server(self._talk, "127.0.0.1", 0)
+        self._port = server.sockets[0].getsockname()[1]
+        ready.set()
+        await self._stop.wait()
+        server.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+                headers = {n.strip().lower(): v.strip() for n, _, v in (line.partition(":") for line in head.split("\r\n")[1:]) if n}
+                body = json.loads(await reader.readexactly(int(headers["content-length"])))
+                self.at_once += 1
+                self.most_at_once = max(self.most_at_once, self.at_once)
+                try:
+                    if not await self._answer(writer, body, headers.get("authorization", "")):
+                        break
+                finally:
+                    self.at_once -= 1
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    async def _answer(self, writer: asyncio.StreamWriter, body: dict[str, Any], key: str) -> bool:
+        """Treat one request; False where the connection is closed afterwards."""
+        how = self.plan(len(self.seen), body)
+        tokens = len(json.dumps(body["messages"])) // 4
+        cached = tokens // 2
+        usd = (tokens - cached * 0.9) * INPUT_USD + OUTPUT_TOKENS * OUTPUT_USD
+        free = how in ("429", "500") or how.startswith("4") or how == "error_in_200"
+        seen = Seen(name_of(body), body["model"], body, key, how, 0.0 if free else usd, False)
+        self.seen.append(seen)
+        await asyncio.sleep(self.delay_s)
+        if how == "hang":
+            await asyncio.sleep(3600)
+        if how == "closed":
+            return False
+        if how.isdecimal():
+            return await self._send(writer, int(how), {"error": {"code": int(how), "message": self._words(key)}}, retry=how == "429")
+        if how == "error_in_200":
+            return await self._send(writer, 200, {"error": {"code": 503, "message": self._words(key)}})
+        answer = self._body(body, how, tokens, cached, usd, key)
+        if how == "no_choices":
+            del answer["choices"]
+        seen.answered = how not in ("no_choices", "cut")
+        return await self._send(writer, 200, answer, cut=how == "cut")
+
+    def _words(self, key: str) -> str:
+        return f"the request with {key} was not liked" if self.echo_key else "not now"
+
+    def _body(self, body: dict[str, Any], how: str, tokens: int, cached: int, usd: float, key: str) -> dict[str, Any]:
+        act = self.act(body)
+        message: dict[str, Any] = {"role": "assistant", "content": self._words(key) if self.echo_key else None, "reasoning": "hm"}
+        if isinstance(act, str):
+            message["content"] = act
+        else:
+            name = "no_such_tool" if how == "unknown_tool" else act[0]
+            arguments = '{"path": ' if how == "bad_arguments" else json.dumps(act[1])
+            message["tool_calls"] = [{"id": "c1", "type": "function", "function": {"name": name, "arguments": arguments}}]
+        usage: dict[str, Any] = {
+            "prompt_tokens": tokens, "completion_tokens": OUTPUT_TOKENS, "cost": usd, "is_byok": False,
+            "cost_details": {"upstream_inference_cost": None}, "prompt_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
+        }  # fmt: skip
+        if how == "no_cost":
+            del usage["cost"]
+        finish = "stop" if isinstance(act, str) else "tool_calls"
+        answer = {"id": "gen-1", "object": "chat.completion", "model": f"{body['model']}-0711", "provider": "Fake"}
+        return {**answer, "choices": [{"index": 0, "finish_reason": finish, "message": message}]} | (
+            {} if how == "no_usage" else {"usage": usage}
+        )
+
+    async def _send(self, writer: asyncio.StreamWriter, status: int, value: Any, *, retry: bool = False, cut: bool = False) -> bool:
+        data = json.dumps(value).encode()
+        later = f"retry-after: {self.retry_after}\r\n" if retry else ""
+        head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n{later}"
+        if cut:  # the length is that of what is sent: only the JSON is cut
+            data = data[: len(data) // 2]
+        writer.write(f"{head}content-length: {len(data)}\r\n\r\n".encode() + data)
+        await writer.drain()
+        return True
+
+
+def name_of(body: dict[str, Any]) -> str:
+    """A name for a request, by what it asks whom."""
+    return hashlib.sha256(json.dumps([body["model"], body["messages"]], sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,61 @@
+"""Teachers and requests for tests: a teacher whose answers, prices and failures a test decides."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from composer_replication.core.teacher import Price, Reply, Request, Usage
+from composer_replication.core.trace import Text, ToolCall, ToolSpec, Turn
+
+READ = ToolSpec(name="read", description="Reads a file.", parameters={"type": "object", "properties": {"path": {"type": "string"}}})
+DOLLAR_A_TOKEN = Price(input_usd_per_mtok=1e6)
+
+
+def request(text: str = "go", *, about: str = "s1:1:-", max_tokens: int = 10) -> Request:
+    """A request of one message."""
+    turn = Turn(role="user", author="human", blocks=(Text(text),))
+    return Request(turns=(turn,), tools=(READ,), max_tokens=max_tokens, about=about)
+
+
+def reply(text: str = "Done.", *, usd: float | None = 0.0, **usage: Any) -> Reply:
+    """An answer in words that cost so much."""
+    return Reply(turn=Turn(role="assistant", author="m", blocks=(Text(text),)), usage=Usage(usd=usd, **usage))
+
+
+def calling(name: str, **arguments: Any) -> Turn:
+    """A message with one call."""
+    return Turn(role="assistant", author="m", blocks=(ToolCall("c1", name, arguments),))
+
+
+@dataclass
+class Made:
+    """A teacher that does what `act` says; one token of the prompt costs a dollar unless told otherwise."""
+
+    act: Callable[[Request], Awaitable[Reply]]
+    name: str = "made"
+    family: str = "made"
+    provider: str = "here"
+    price: Price = DOLLAR_A_TOKEN
+    input_tokens: int = 1
+    salt: str = "made"
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        return {"model": self.salt} if self.salt else {}
+
+    def most_input_tokens(self, request: Request) -> int:
+        return self.input_tokens
+
+    async def ask(self, request: Request) -> Reply:
+        return await self.act(request)
+
+
+def says(text: str = "Done.", *, usd: float | None = 0.25, **how: Any) -> Made:
+    """A teacher that always says the same."""
+
+    async def act(asked: Request) -> Reply:
+        return reply(text, usd=usd)
+
+    return Made(act, **how)

@@ -1,0 +1,206 @@
+"""The asker: one attempt at a time is booked, failures are tried again, limits and pauses are kept."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from composer_replication.core.errors import BudgetError, TeacherError
+from composer_replication.core.teacher import Reply, Request
+from composer_replication.data.teachers.asking import Asker, Limits, Patience
+from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
+from tests.data.teachers.made import Made, reply, request, says
+
+QUICK = Patience(timeout_s=5.0, attempts=4, first_wait_s=0.001, longest_wait_s=2.0)
+Step = Reply | TeacherError | Callable[[], Coroutine[Any, Any, Reply]]
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(work)
+
+
+def acting(*steps: Step) -> tuple[Made, list[Request]]:
+    """A teacher that does one thing after the other, and what it was asked."""
+    asked: list[Request] = []
+    rest: Iterator[Step] = iter(steps)
+
+    async def act(request: Request) -> Reply:
+        asked.append(request)
+        step = next(rest)
+        if isinstance(step, TeacherError):
+            raise step
+        return step if isinstance(step, Reply) else await step()
+
+    return Made(act), asked
+
+
+def busy(wait_s: float | None = None) -> TeacherError:
+    return TeacherError("429", again=True, billed=False, wait_s=wait_s)
+
+
+def cut() -> TeacherError:
+    return TeacherError("the answer broke off", again=True, billed=True)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger(tmp_path / LEDGER_NAME, max_usd=100.0) as opened:
+        yield opened
+
+
+def test_asked_again_until_it_answers_and_only_what_may_be_billed_stays_booked(ledger: Ledger) -> None:
+    teacher, asked = acting(busy(), cut(), reply(usd=0.25))
+
+    async def work() -> None:
+        bought = await Asker(ledger, patience=QUICK).ask(teacher, request())
+        assert (bought.usd, bought.now) == (0.25, True)
+        again = await Asker(ledger, patience=QUICK).ask(teacher, request())
+        assert (again.usd, again.now, again.reply) == (0.25, False, bought.reply)
+
+    run(work())
+    totals = ledger.totals()
+    assert len(asked) == 3 and (totals.spent_usd, totals.lost_usd, totals.num_lost, totals.in_flight_usd) == (0.25, 1.0, 1, 0.0)
+
+
+def test_what_cannot_succeed_is_not_tried_again(ledger: Ledger) -> None:
+    for error in (TeacherError("no such model", again=False, billed=False), busy(wait_s=3600.0)):
+        teacher, asked = acting(error)
+        with pytest.raises(TeacherError, match=error.what):
+            run(Asker(ledger, patience=QUICK).ask(teacher, request()))
+        assert len(asked) == 1
+    teacher, asked = acting(*[busy() for _ in range(9)])
+    with pytest.raises(TeacherError, match="429"):
+        run(Asker(ledger, patience=QUICK).ask(teacher, request()))
+    assert len(asked) == QUICK.attempts and ledger.totals().booked_usd == 0.0
+
+
+def test_a_teacher_that_hangs_is_given_up_and_stays_booked(ledger: Ledger) -> None:
+    async def hang() -> Reply:
+        await asyncio.sleep(60)
+        return reply()
+
+    teacher, asked = acting(hang, reply(usd=0.5))
+    bought = run(Asker(ledger, patience=Patience(timeout_s=0.05, first_wait_s=0.001)).ask(teacher, request()))
+    assert bought.usd == 0.5 and len(asked) == 2 and ledger.totals().lost_usd == 1.0
+
+
+def test_a_cancelled_call_and_a_fault_stay_booked(ledger: Ledger) -> None:
+    async def hang() -> Reply:
+        await asyncio.sleep(60)
+        return reply()
+
+    async def broken() -> Reply:
+        raise ZeroDivisionError
+
+    async def cancel() -> None:
+        task = asyncio.create_task(Asker(ledger).ask(acting(hang)[0], request("a")))
+        await asyncio.sleep(0.02)
+        assert ledger.totals().num_in_flight == 1
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(cancel())
+    with pytest.raises(ZeroDivisionError):
+        run(Asker(ledger).ask(acting(broken)[0], request("b")))
+    assert (ledger.totals().num_lost, ledger.totals().num_in_flight) == (2, 0)
+
+
+def test_the_endpoints_pause_is_kept_by_every_call_to_it(ledger: Ledger) -> None:
+    """The first call is told to wait 0.3 s; a second one that comes in the meantime begins after that as well."""
+    begun: list[float] = []
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+
+        async def act(asked: Request) -> Reply:
+            begun.append(loop.time())
+            if len(begun) == 1:
+                raise busy(wait_s=0.3)
+            return reply()
+
+        asker, teacher = Asker(ledger, patience=QUICK), Made(act)
+        first = asyncio.create_task(asker.ask(teacher, request("a")))
+        await asyncio.sleep(0.02)
+        await asyncio.gather(first, asker.ask(teacher, request("b")), asker.ask(Made(act, provider="elsewhere"), request("c")))
+
+    run(work())
+    assert begun[1] - begun[0] < 0.2  # the other provider
+    assert len(begun) == 4 and min(begun[2:]) - begun[0] >= 0.3
+
+
+def test_limits_of_a_provider(ledger: Ledger) -> None:
+    at_once = most = 0
+
+    async def act(asked: Request) -> Reply:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0.005)
+        at_once -= 1
+        return reply()
+
+    async def work() -> float:
+        asker = Asker(ledger, limits={"here": Limits(at_once=3), "slow": Limits(at_once=9, per_minute=60 / 0.05)})
+        await asyncio.gather(*(asker.ask(Made(act), request(str(n))) for n in range(12)))
+        start = asyncio.get_running_loop().time()
+        await asyncio.gather(*(asker.ask(says(provider="slow"), request(f"slow {n}")) for n in range(5)))
+        return asyncio.get_running_loop().time() - start
+
+    assert run(work()) >= 4 * 0.05 and most == 3
+
+
+def test_jitter_grows_and_never_undercuts_what_the_endpoint_asked_for() -> None:
+    rng, patience = random.Random(1), Patience(first_wait_s=1.0, longest_wait_s=8.0, attempts=9)
+    waits = [[patience.wait_s(attempt, cut(), rng) or 0.0 for _ in range(50)] for attempt in (1, 2, 3, 4, 8)]
+    for most, drawn in zip((1, 2, 4, 8, 8), waits, strict=True):
+        assert most / 2 <= min(drawn) < max(drawn) <= most and len(set(drawn)) > 40
+    assert all((patience.wait_s(1, busy(5.0), rng) or 0.0) >= 5.0 for _ in range(50))
+    assert patience.wait_s(9, cut(), rng) is None and patience.wait_s(1, busy(9.0), rng) is None
+
+
+def test_the_same_request_twice_at_once_is_bought_once(ledger: Ledger) -> None:
+    asked: list[Request] = []
+
+    async def act(request: Request) -> Reply:
+        asked.append(request)
+        await asyncio.sleep(0.02)
+        return reply(usd=0.5)
+
+    async def work() -> list[Any]:
+        asker = Asker(ledger)
+        return await asyncio.gather(*(asker.ask(Made(act), request(about=f"s{n}:1:-")) for n in range(3)))
+
+    bought = run(work())
+    assert len(asked) == 1 and sorted(one.now for one in bought) == [False, False, True]
+
+
+def test_room_under_the_ceiling_is_waited_for_while_calls_are_in_flight(tmp_path: Path) -> None:
+    """Each call may cost a dollar and costs a tenth: with two dollars, ten of twelve would overshoot if all were let through at once."""
+    most = 0.0
+    with Ledger(tmp_path / LEDGER_NAME, max_usd=2.0) as ledger:
+
+        async def act(asked: Request) -> Reply:
+            nonlocal most
+            most = max(most, ledger.totals().booked_usd)
+            await asyncio.sleep(0.002)
+            return reply(usd=0.1)
+
+        async def work() -> list[Any]:
+            asker = Asker(ledger, limits={"here": Limits(at_once=12)})
+            return await asyncio.gather(*(asker.ask(Made(act), request(str(n))) for n in range(12)), return_exceptions=True)
+
+        done = run(work())
+        stopped = [one for one in done if isinstance(one, BudgetError)]
+        assert len(stopped) == 1 and ledger.totals().num_answers == 11  # 1.1 spent, and 0.9 is no room for a dollar
+        assert most <= 2.0
+
+
+def test_answers_of_a_teacher_without_identity_are_not_kept(ledger: Ledger) -> None:
+    bought = run(Asker(ledger).ask(says(salt=""), request()))
+    assert bought.reply.turn.text == "Done." and ledger.totals().num_answers == 0

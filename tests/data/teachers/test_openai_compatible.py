@@ -1,0 +1,231 @@
+"""The client against a real server on this machine: what is sent, what is read, what each failure means for the money."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from composer_replication.core.config.teachers import TeacherSettings
+from composer_replication.core.errors import ConfigError, TeacherError
+from composer_replication.core.teacher import Reply, Request, Usage, request_key, worst_usd
+from composer_replication.core.trace import Opaque, Text, ToolCall
+from composer_replication.data.teachers.openai_compatible import OpenAICompatible, retry_after_s
+from tests.data.teachers.endpoint import INPUT_USD, OUTPUT_USD, Endpoint
+from tests.data.teachers.made import READ, request
+
+KEY = "sk-planted-" + "7hJ2mQ9x" * 4
+ENVIRON = {"ROUTER_KEY": KEY, "HOME": "/home/dev"}
+ASKED = Request(turns=request().turns, tools=(READ,), max_tokens=50)
+
+
+def settings(url: str, **how: Any) -> TeacherSettings:
+    price = {"max_input_usd_per_mtok": INPUT_USD * 1e6, "max_output_usd_per_mtok": OUTPUT_USD * 1e6}
+    return TeacherSettings(**{"model": "glm-5", "family": "glm", "base_url": url, "key_env": "ROUTER_KEY", **price, **how})
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with Endpoint() as started:
+        yield started
+
+
+def ask(endpoint: Endpoint, *, asked: Request = ASKED, environ: dict[str, str] = ENVIRON, **how: Any) -> Reply:
+    async def work() -> Reply:
+        async with OpenAICompatible("glm", settings(endpoint.url, **how), environ=environ) as teacher:
+            async with asyncio.timeout(5):
+                return await teacher.ask(asked)
+
+    return asyncio.run(work())
+
+
+def fails(endpoint: Endpoint, behaviour: str, **how: Any) -> TeacherError:
+    endpoint.plan = lambda number, body: behaviour
+    with pytest.raises(TeacherError) as caught:
+        ask(endpoint, **how)
+    return caught.value
+
+
+def test_an_answer_with_a_call_its_cost_and_its_cached_tokens(endpoint: Endpoint) -> None:
+    reply = ask(endpoint)
+    assert reply.turn.blocks == (ToolCall("c1", "read", {"path": "a.py"}),) and reply.turn.author == "glm-5-0711"
+    (seen,) = endpoint.seen
+    tokens = len(json.dumps(seen.body["messages"])) // 4
+    assert reply.usage == Usage(input_tokens=tokens, output_tokens=20, cached_tokens=tokens // 2, usd=pytest.approx(seen.usd))
+    assert (reply.problem, reply.provider, reply.confidence) == ("", "Fake", None) and json.loads(reply.raw)["id"] == "gen-1"
+
+
+def test_what_is_sent(endpoint: Endpoint) -> None:
+    ask(endpoint, asked=replace(ASKED, schema={"type": "object"}), routing="send", only=("a", "b"), zero_retention=True, logprobs=True,
+        explicit_cache=True, body={"reasoning": {"effort": "low"}})  # fmt: skip
+    (seen,) = endpoint.seen
+    assert seen.key == f"Bearer {KEY}"
+    cached = [{"type": "text", "text": "go", "cache_control": {"type": "ephemeral"}}]
+    assert seen.body == {
+        "model": "glm-5",
+        "messages": [{"role": "user", "content": cached}],
+        "stream": False,
+        "tools": [{"type": "function", "function": {"name": "read", "description": "Reads a file.", "parameters": dict(READ.parameters)}}],
+        "max_tokens": 50,
+        "temperature": 0.0,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": {"type": "object"}}},
+        "logprobs": True,
+        "provider": {
+            "data_collection": "deny", "require_parameters": True, "max_price": {"prompt": 1.0, "completion": 4.0, "request": 0.0},
+            "enforce_distillable_text": True, "zdr": True, "only": ["a", "b"],
+        },
+        "reasoning": {"effort": "low"},
+    }  # fmt: skip
+
+
+def test_a_plain_endpoint_gets_no_preferences_and_needs_no_key(endpoint: Endpoint) -> None:
+    ask(endpoint, environ={}, output_field="max_completion_tokens")
+    (seen,) = endpoint.seen
+    assert seen.key == "" and "provider" not in seen.body and seen.body["max_completion_tokens"] == 50 and "max_tokens" not in seen.body
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "again", "billed", "for_all"),
+    [
+        ("429", True, False, False),
+        ("500", True, False, False),
+        ("503", True, False, False),
+        ("502", True, True, False),
+        ("504", True, True, False),
+        ("408", True, True, False),
+        ("524", True, True, False),
+        ("400", False, False, False),
+        ("403", False, False, False),
+        ("413", False, False, False),
+        ("401", False, False, True),
+        ("402", False, False, True),
+        ("404", False, False, True),
+        ("307", False, True, True),
+        ("cut", True, True, False),
+        ("closed", True, True, False),
+        ("no_choices", True, True, False),
+        ("error_in_200", True, False, False),
+    ],
+)
+def test_what_each_failure_means(endpoint: Endpoint, behaviour: str, again: bool, billed: bool, for_all: bool) -> None:
+    error = fails(endpoint, behaviour)
+    assert (error.again, error.billed, error.for_all) == (again, billed, for_all) and "glm at 127.0.0.1" in error.where
+
+
+def test_nothing_listens_there() -> None:
+    with Endpoint() as endpoint:
+        pass
+    with pytest.raises(TeacherError, match="no connection") as caught:
+        ask(endpoint)
+    assert caught.value.again and not caught.value.billed
+
+
+def test_the_pause_that_an_endpoint_asks_for(endpoint: Endpoint) -> None:
+    endpoint.retry_after = "7"
+    assert fails(endpoint, "429").wait_s == 7.0 and fails(endpoint, "500").wait_s is None
+    assert retry_after_s({"retry-after": "1.5"}, now=0.0) == 1.5
+    assert retry_after_s({"retry-after-ms": "250", "retry-after": "9"}, now=0.0) == 0.25
+    assert retry_after_s({"retry-after": "Thu, 01 Jan 1970 00:01:40 GMT"}, now=40.0) == 60.0
+    for odd in ("", "-5", "nan", "inf", "soon", "1e9", "\u0663"):
+        assert retry_after_s({"retry-after": odd}, now=0.0) is None, odd
+
+
+@pytest.mark.parametrize(("behaviour", "problem"), [("unknown_tool", "unknown_tool"), ("bad_arguments", "bad_arguments")])
+def test_a_wrong_call_is_an_answer_with_a_problem(endpoint: Endpoint, behaviour: str, problem: str) -> None:
+    endpoint.plan = lambda number, body: behaviour
+    reply = ask(endpoint)
+    assert reply.problem == problem and reply.usage.usd == pytest.approx(endpoint.billed_usd)
+    if behaviour == "bad_arguments":
+        (block,) = reply.turn.blocks
+        assert isinstance(block, Opaque) and '{\\"path\\": ' in block.text  # kept as it came, not repaired
+
+
+def test_missing_usage_is_not_reported_and_not_nothing(endpoint: Endpoint) -> None:
+    endpoint.plan = lambda number, body: "no_usage"
+    assert ask(endpoint).usage == Usage()
+    endpoint.plan = lambda number, body: "no_cost"
+    usage = ask(endpoint).usage
+    assert usage.usd is None and usage.output_tokens == 20
+
+
+def test_the_worst_case_is_more_than_any_bill(endpoint: Endpoint) -> None:
+    """Whatever is sent, its tokens cannot be more than its bytes: CJK, emoji, escapes, many short messages, large tools."""
+    texts = ["go", "\u4e2d\u6587" * 500, "\U0001f600" * 300, '\\\n\t"' * 400, "\ud800"]
+    for text in texts:
+        asked = replace(ASKED, turns=request(text).turns * 20, tools=(READ,) * 5)
+        teacher = OpenAICompatible("glm", settings(endpoint.url), environ=ENVIRON)
+        assert teacher.most_input_tokens(asked) >= len(text.encode("utf-8", "surrogatepass")) * 20 + 20 * 8
+        ask(endpoint, asked=asked)
+        assert worst_usd(teacher, asked) > endpoint.seen[-1].usd
+
+
+def test_the_key_is_nowhere_but_in_the_header(endpoint: Endpoint, capsys: pytest.CaptureFixture[str]) -> None:
+    endpoint.echo_key = True
+    reply = ask(endpoint)
+    assert KEY not in reply.raw and KEY not in reply.turn.text and "[REDACTED:key]" in reply.turn.text
+    for behaviour in ("400", "429", "error_in_200"):
+        error = fails(endpoint, behaviour)
+        assert "was not liked" in str(error) and KEY not in str(error) and KEY not in repr(error.__dict__)
+    teacher = OpenAICompatible("glm", settings(endpoint.url), environ=ENVIRON)
+    assert KEY not in repr(teacher) and KEY not in repr(teacher._client.headers) and KEY not in json.dumps(dict(teacher.identity))
+    assert KEY not in capsys.readouterr().out
+
+
+def test_a_key_behind_escapes_is_found_too() -> None:
+    teacher = OpenAICompatible("glm", settings("http://127.0.0.1:1/v1"), environ={"ROUTER_KEY": "sk/planted/key-12345"})
+    for body in (b'{"a": "sk\\/planted\\/key-12345"}', b'{"a": "\\u0073k/planted/key-12345"}', b"sk/planted/key-12345 {"):
+        clean = teacher._without_key(body)
+        assert b"REDACTED" in clean and b"planted" not in clean
+
+
+def test_no_redirect_is_followed_with_the_key(endpoint: Endpoint) -> None:
+    fails(endpoint, "307")
+    assert len(endpoint.seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "environ", "words"),
+    [
+        ({"base_url": "https://models.example/v1"}, {}, "ROUTER_KEY is not set"),
+        ({"base_url": "https://models.example/v1"}, {"ROUTER_KEY": "two words"}, "spaces"),
+        ({"base_url": "https://models.example/v1"}, {"ROUTER_KEY": "line\nbreak"}, "odd characters"),
+        ({"base_url": "http://models.example/v1"}, ENVIRON, "unencrypted"),
+        ({"base_url": "https://models.example/v1", "max_input_usd_per_mtok": 0, "max_output_usd_per_mtok": 0}, ENVIRON, "no price"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_before_anything_is_sent(how: dict[str, Any], environ: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        OpenAICompatible("glm", settings(how.pop("base_url"), **how), environ=environ)
+    for value in environ.values():
+        assert value not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["ftp://x/v1", "models", "https://user:pw@x/v1", "https://x/v1?key=1"])
+def test_addresses_that_are_none(url: str) -> None:
+    with pytest.raises(ValueError, match="address"):
+        settings(url)
+
+
+def test_fields_that_decide_about_money_cannot_be_overridden() -> None:
+    for name in ("n", "max_tokens", "provider", "model"):
+        with pytest.raises(ValueError, match="set by the program"):
+            settings("http://localhost/v1", body={name: 3})
+
+
+def test_the_same_request_has_the_same_name_whatever_it_may_cost() -> None:
+    def name(asked: Request = ASKED, **how: Any) -> str:
+        return request_key(OpenAICompatible("x", settings("http://localhost:1/v1", routing="send", **how), environ=ENVIRON), asked)
+
+    same = name()
+    assert name(max_input_usd_per_mtok=9.0) == same == name(asked=replace(ASKED, about="s9:3:-"))
+    others = [name(model="glm-6"), name(data_collection="allow"), name(body={"top_p": 0.9}), name(asked=replace(ASKED, sample=1))]
+    assert len({same, *others, name(asked=replace(ASKED, turns=request("gO").turns))}) == 6
+
+
+def test_words_and_calls_together(endpoint: Endpoint) -> None:
+    endpoint.act = lambda body: "All done."
+    assert ask(endpoint).turn.blocks == (Text("All done."),)
