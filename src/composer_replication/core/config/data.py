@@ -29,6 +29,9 @@ class IngestSettings(Settings):
     """Remove secrets before anything is written."""
     redact_words: tuple[str, ...] = ()
     """Words of your own to remove as well, e.g. a customer's name."""
+    scanner: tuple[str, ...] = ()
+    """A command that looks through the redacted sessions before they are stored, e.g. ["kingfisher", "scan", "{file}"]; where it
+    ends with another exit code than 0, nothing is stored. None = no such gate."""
     authors: tuple[str, ...] = ()
     """Keep only sessions in which one of these models wrote (shell patterns, e.g. "claude-opus-*"); none = all.
     Whole sessions are kept or left out; build.authors chooses among their messages."""
