@@ -111,5 +111,5 @@ def test_other_logs_need_real_teachers(tmp_path: Path) -> None:
     assert recompose("replay", cwd=tmp_path).code == 1  # no sessions yet
     write_sessions(tmp_path / "recompose" / "sessions.jsonl", [session()])
     said = recompose("replay", cwd=tmp_path)
-    assert said.code == 1 and "1 of 1 sessions were not recorded there" in said.err and "later version" in " ".join(said.err.split())
+    assert said.code == 1 and "1 of 1 sessions were not recorded there" in said.err and "name models to ask" in " ".join(said.err.split())
     assert "sess-aaaa" in said.err and files(tmp_path) == {"recompose/sessions.jsonl"}

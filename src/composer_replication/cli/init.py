@@ -12,7 +12,7 @@ from composer_replication.cli.flags import Common
 from composer_replication.cli.job import open_job
 from composer_replication.cli.problems import UsageError
 from composer_replication.core.config.base import Settings
-from composer_replication.core.config.load import FILE_NAME, field_at
+from composer_replication.core.config.load import FILE_NAME, field_at, table_of
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError
 
@@ -60,17 +60,22 @@ def _group_lines(group: type[Settings], prefix: tuple[str, ...]) -> Iterator[str
     if prefix:
         yield f"\n[{'.'.join(prefix)}]" + (f"  # {_first_line(group)}" if group.__doc__ else "")
     inner: list[tuple[str, type[Settings]]] = []
+    tables: list[tuple[str, type[Settings]]] = []
     for name, field in group.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
             inner.append((name, field.annotation))
             continue
+        if (table := table_of(field)) is not None:
+            tables.append((name, table))
         for line in (field.description or "").splitlines():
             yield f"#   {line.strip()}"
         if choices := _choices(field.annotation):
             yield f"#   One of: {choices}."
-        yield f"# {name} = {toml_value(field.get_default(call_default_factory=True))}"
+        yield f"# {name} = {'...' if field.is_required() else toml_value(field.get_default(call_default_factory=True))}"
     for name, settings in inner:
         yield from _group_lines(settings, (*prefix, name))
+    for name, table in tables:  # an entry of a table has a name of yours, so its header stays a comment
+        yield from (f"#   {line.strip()}" for line in _group_lines(table, (*prefix, name, "NAME")))
 
 
 def _first_line(group: type[Settings]) -> str:

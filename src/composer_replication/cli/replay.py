@@ -1,96 +1,90 @@
-"""`recompose replay`: sessions -> answers.jsonl, preferences.jsonl and anchors.jsonl, what others would have done at each turn."""
+"""`recompose replay`: sessions -> answers.jsonl, preferences.jsonl and anchors.jsonl, what others would have done at their steps."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
-from composer_replication.core.codec import read_sessions, record_to_json
-from composer_replication.core.errors import ConfigError
+from composer_replication.cli.problems import DONE, UsageError
+from composer_replication.cli.replay_ask import check_plan, gather_answers
+from composer_replication.cli.replay_plan import Plan, open_plan
+from composer_replication.cli.replay_text import say_bill, say_outcomes
+from composer_replication.core.codec import record_to_json
 from composer_replication.core.jsonl import write_json, write_lines
-from composer_replication.core.site import Anchor, Answer, Preference
+from composer_replication.core.site import Anchor, Preference
 from composer_replication.core.trace import Session, Turn
 from composer_replication.data.replay.ask import Asked
-from composer_replication.data.replay.ask import replay as ask_all
-from composer_replication.rollouts.envs.workshop.recorded import was_recorded_here
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.teachers import ask_scripted, fails_here
-
-MEANINGS = {
-    "pair": "others agree on another action: a preference",
-    "agreed": "others did the same: an anchor",
-    "no_consensus": "others do not agree among themselves: an anchor",
-    "outvoted": "most others did something else, too few for a pair",
-    "chosen_fails": "others agree on an action that raises an error here: no preference",
-    "after_error": "the turn after an error, where the environment had already answered",
-    "erred": "its own call raised an error: never an anchor",
-    "too_few_families": "fewer than two families answered",
-    "copied": "stands in another session, too",
-    "interrupted": "a human cut it off",
-    "no_text_or_call": "it says and does nothing",
-}
+from composer_replication.data.replay.ask import replay as weigh_all
+from composer_replication.data.replay.estimate import estimate as estimate_bill
+from composer_replication.data.replay.gather import Gathered, lookup
+from composer_replication.data.teachers.ledger import LEDGER_NAME, bought_keys
+from composer_replication.rollouts.envs.workshop.teachers import fails_here
 
 
-def replay(*, common: Common = Common()) -> int:
+def replay(*, estimate: bool = False, max_usd: float | None = None, resume: bool = False, common: Common = Common()) -> int:
     """What other models would have done: sessions.jsonl -> answers.jsonl, preferences.jsonl, anchors.jsonl.
 
-    For now the teachers are the three scripted players of the workshop, so the sessions have to be recorded there.
+    The teachers are those of replay.teachers: models behind an endpoint, the scripted players of the workshop, or a file of answers. Every
+    answer is kept in ledger.sqlite3 with what it cost, so running again costs nothing and a run that was killed goes on where it was.
+
+    Parameters
+    ----------
+    estimate
+        Print what asking would cost, and send nothing.
+    max_usd
+        The most that all calls of this work folder may cost together, in place of replay.max_usd. Exit code 4 when it is reached.
+    resume
+        Go on with the replay that was begun here, and refuse where its settings or sessions have changed since.
     """
     job = open_job(common)
     job.need_file(job.sessions, verb="ingest")
-    asked = _ask(job)
-    answers = [answer for one in asked for answer in one.answers]
+    settings = job.config.replay
+    if max_usd is not None:
+        if not (math.isfinite(max_usd) and max_usd >= 0):
+            raise UsageError(f"{max_usd} is no amount of dollars", where="--max-usd", fix="give a number, e.g. --max-usd 2")
+        settings = settings.model_copy(update={"max_usd": max_usd})
+    asking = not (estimate or job.dry_run)
+    with ExitStack() as stack:
+        plan = open_plan(job, settings, stack=stack, asking=asking)
+        if not asking:
+            return _estimate(job, plan)
+        check_plan(job, plan, resume=resume)
+        return _write(job, plan, gather_answers(job, plan))
+
+
+def _estimate(job: Job, plan: Plan) -> int:
+    bought = bought_keys(job.work / LEDGER_NAME)
+    bill = estimate_bill(plan.sessions, plan.teachers, steps=plan.steps, settings=plan.settings, bought=bought)
+    numbers = say_bill(job, bill, plan.settings)
+    wrote = [job.answers, job.preferences, job.anchors] if job.dry_run else []
+    return job.finish(numbers, wrote=wrote, next_command=job.command("replay"))
+
+
+def _write(job: Job, plan: Plan, gathered: Gathered) -> int:
+    """Judge the answers, write the three files, say what came of it; exit code 4 where the ceiling ended it."""
+    settings = plan.settings
+    ask = lookup(gathered.answers, min_confidence=settings.min_confidence)
+    fails = _never if plan.sandbox is None else partial(fails_here, sandbox=plan.sandbox)
+    asked: list[Asked] = list(weigh_all(plan.sessions, ask, min_families=settings.min_families, fails=fails))
     pairs = [one.result for one in asked if isinstance(one.result, Preference)]
     anchors = [one.result for one in asked if isinstance(one.result, Anchor)]
     wrote = [job.answers, job.preferences, job.anchors]
-    if not job.dry_run:
-        for path, records in zip(wrote, (answers, pairs, anchors), strict=True):
-            write_lines(path, map(record_to_json, records))
-            job.stamp(path, made_from=[job.sessions])
-        write_json(job.work / "replay.json", {"outcomes": dict(Counter(one.outcome for one in asked))})
-    return job.finish(_show(job, asked, answers, pairs), wrote=wrote, next_command=job.command("build"))
+    for path, records in zip(wrote, (gathered.answers, pairs, anchors), strict=True):
+        write_lines(path, map(record_to_json, records))
+        job.stamp(path, made_from=[job.sessions])
+    counts: dict[str, Any] = {"outcomes": dict(Counter(one.outcome for one in asked)), "asking": gathered.counts}
+    write_json(job.work / "replay.json", counts)
+    shown = say_outcomes(job, plan, asked, gathered)
+    stopped = gathered.stopped
+    job.finish(shown, wrote=wrote, next_command=job.command("replay" if stopped else "build"))
+    return DONE if stopped is None else stopped.exit_code
 
 
-def _ask(job: Job) -> list[Asked]:
-    sessions = list(read_sessions(job.sessions))
-    settings = job.config.replay
-    answers = {"scripted": _scripted}[settings.teachers]
-    elsewhere = [session.id for session in sessions if not was_recorded_here(session)]
-    if elsewhere:
-        raise ConfigError(
-            f"the scripted teachers know the workshop only, and {len(elsewhere)} of {len(sessions)} sessions were not recorded there",
-            where=f"replay.teachers, session {elsewhere[0]}",
-            fix="leave replay out for these logs (real teachers come with a later version), or give pairs of your own: build.pairs",
-        )
-    with Sandbox() as sandbox:
-        ask, fails = partial(answers, sandbox=sandbox), partial(_fails, sandbox=sandbox)
-        return list(ask_all(sessions, ask, min_families=settings.min_families, fails=fails))
-
-
-def _scripted(session: Session, turn: int, *, sandbox: Sandbox) -> tuple[Answer, ...]:
-    return ask_scripted(session, turn, sandbox)
-
-
-def _fails(session: Session, turn: int, message: Turn, *, sandbox: Sandbox) -> bool:
-    return fails_here(session, turn, message, sandbox)
-
-
-def _show(job: Job, asked: list[Asked], answers: list[Answer], pairs: list[Preference]) -> dict[str, Any]:
-    counts = Counter(one.outcome for one in asked)
-    screen = job.screen
-    num_asked = sum(bool(one.answers) for one in asked)
-    teachers = sorted({answer.teacher for answer in answers})
-    screen.line(f" {num_asked} turns asked about, {len(answers)} answers of {len(teachers)} teachers: {', '.join(teachers) or 'none'}")
-    rows = [(outcome, counts[outcome], meaning) for outcome, meaning in MEANINGS.items() if counts[outcome]]
-    screen.table(rows, head=("what came of it", "turns", "meaning"))
-    if teachers:
-        screen.line("\n the teachers are scripts that look into the state of the workshop: labels for a demonstration, never a measurement")
-    if not pairs:
-        screen.line(f" no pair: {job.config.replay.min_families} families have to agree (replay.min_families)", style="yellow")
-    skipped = {k: n for k, n in sorted(counts.items()) if k not in ("pair", "agreed", "no_consensus")}
-    usd = sum(answer.usd for answer in answers)
-    numbers = {"asked": num_asked, "answers": len(answers), "usd": usd, "teachers": teachers}
-    return {**numbers, "pairs": counts["pair"], "agreed": counts["agreed"], "no_consensus": counts["no_consensus"], "skipped": skipped}
+def _never(session: Session, turn: int, message: Turn) -> bool:
+    """Logs from elsewhere: nothing can be tried."""
+    return False

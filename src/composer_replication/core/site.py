@@ -86,13 +86,24 @@ class Hint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What another model would have done at a site: its message, what it cost, and its family."""
+    """What another model would have done at a site: its message, what it cost, and its family.
+
+    `problem` says why the message cannot be used (core/teacher.py), "" where it can: only such answers count. `request` is the name under
+    which the ledger keeps the prompt that was sent and the answer as it came.
+    """
 
     site_id: str
     teacher: str
     family: str
     turn: Turn
     usd: float = 0.0
+    problem: str = ""
+    confidence: float | None = None
+    provider: str = ""
+    input_tokens: int | None = None
+    cached_tokens: int = 0
+    output_tokens: int | None = None
+    request: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,6 +44,9 @@ class Price:
         return self.request_usd + (input_tokens * self.input_usd_per_mtok + output_tokens * self.output_usd_per_mtok) / 1e6
 
 
+FREE = Price()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What is asked: the messages in view, the tools on offer, and the bounds of the answer.

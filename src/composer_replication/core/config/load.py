@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
@@ -25,7 +25,7 @@ from composer_replication.core.errors import ConfigError
 from composer_replication.core.redact import Redactor
 
 FILE_NAME = "recompose.toml"
-PATH_KEYS = ("work_dir", "ingest.logs", "hints.rules_file", "build.pairs")  # values that are paths, or lists of them
+PATH_KEYS = ("work_dir", "ingest.logs", "hints.rules_file", "build.pairs", "replay.recorded")  # values that are paths, or lists of them
 _SECRET_KEY = re.compile(r"(api_?key|token|secret|passw(or)?d|credential)s?$", re.IGNORECASE)
 _HEADER = re.compile(r"^\s*\[\[?\s*([^\]]+?)\s*\]\]?")
 _KEY = re.compile(r"""^\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*=""")
@@ -70,10 +70,27 @@ def field_at(key: Key) -> FieldInfo | None:
         if field is None or i == len(key) - 1:
             return field
         inner = field.annotation
+        if (table := table_of(field)) is not None:
+            return _field_in(table, key[i + 2 :])
         if not (isinstance(inner, type) and issubclass(inner, Settings)):
             return None
         group = inner
     return None
+
+
+def _field_in(group: type[Settings], key: Key) -> FieldInfo | None:
+    """The field of a group in a table; groups in tables hold no groups."""
+    return group.model_fields.get(key[0]) if len(key) == 1 else None
+
+
+def table_of(field: FieldInfo) -> type[Settings] | None:
+    """The group that every entry of a table holds, or None for a field that is no table of groups.
+
+    >>> table_of(Config.model_fields["replay"].annotation.model_fields["teacher"]).__name__
+    'TeacherSettings'
+    """
+    inner = get_args(field.annotation)[1] if get_origin(field.annotation) is dict else None
+    return inner if isinstance(inner, type) and issubclass(inner, Settings) else None
 
 
 def walk_fields(group: type[Settings] = Config, prefix: Key = ()) -> Iterator[tuple[Key, FieldInfo]]:
@@ -159,7 +176,10 @@ def _check_keys(tree: Mapping[str, Any], lines: Mapping[Key, int], path: Path, g
         if prefix:
             where += f"  [{'.'.join(prefix)}]"
         field = group.model_fields.get(name)
-        if (field is None and _SECRET_KEY.search(name)) or any(map(_is_secret, _strings(value))):
+        table = table_of(field) if field is not None else None
+        group_of = field.annotation if field is not None else None
+        holds_groups = table is not None or (isinstance(group_of, type) and issubclass(group_of, Settings))
+        if (field is None and _SECRET_KEY.search(name)) or (not holds_groups and any(map(_is_secret, _strings(value)))):
             fix = "take it out and give it as an environment variable"
             raise ConfigError(f"a secret in a config file ({'.'.join(key)})", where=where, fix=fix)
         if field is None:
@@ -167,6 +187,10 @@ def _check_keys(tree: Mapping[str, Any], lines: Mapping[Key, int], path: Path, g
         inner = field.annotation
         if isinstance(value, dict) and isinstance(inner, type) and issubclass(inner, Settings):
             _check_keys(value, lines, path, inner, key)
+        if table is not None and isinstance(value, dict):
+            for entry, fields in value.items():
+                if isinstance(fields, dict):
+                    _check_keys(fields, lines, path, table, (*key, entry))
 
 
 def _is_secret(text: str) -> bool:
@@ -179,8 +203,8 @@ def _is_secret(text: str) -> bool:
 def _strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, list):
-        for item in value:
+    elif isinstance(value, (list, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
             yield from _strings(item)
 
 
@@ -201,12 +225,17 @@ def _unknown(key: Key, group: type[Settings], *, where: str) -> ConfigError:
 def _flag_tree(key: Key, text: str) -> dict[str, Any]:
     """`{"train": {"steps": 3}}` for the flag --train.steps 3; raises ConfigError for a flag that names no setting."""
     group: type[Settings] = Config
+    name_at = -1  # where the name of a table's entry stands
     for i, part in enumerate(key):
+        if i == name_at:
+            continue
         field = group.model_fields.get(part)
         if field is None:
             raise _unknown(key[: i + 1], group, where=f"--{'.'.join(key)}")
         inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, Settings):
+        if (table := table_of(field)) is not None and i < len(key) - 2:
+            group, name_at = table, i + 1
+        elif isinstance(inner, type) and issubclass(inner, Settings):
             group = inner
         elif get_origin(inner) is dict and i == len(key) - 2:  # one entry of a table, e.g. hints.writers.file_missing
             break
@@ -271,7 +300,7 @@ def _validate(tree: dict[str, Any], origins: Mapping[Key, str]) -> Config:
         where = _nearest(key, origins) or ".".join(key)
         message = problem["msg"].removeprefix("Value error, ")
         given = problem["input"]
-        shown = f", not {given!r}" if not isinstance(given, (dict, Settings)) else ""
+        shown = f", not {Redactor().text(repr(given))}" if not isinstance(given, (dict, Settings)) else ""
         told.append(f"{'.'.join(key)}: {message}{shown}" + (f"  ({where})" if told else ""))
         first = first or where
     field = field_at(tuple(str(p) for p in problems[0]["loc"]))

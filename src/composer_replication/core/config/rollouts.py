@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from composer_replication.core.config.base import Settings
+from composer_replication.core.config.teachers import TeacherSettings
 
 
 class RolloutSettings(Settings):
@@ -47,12 +48,53 @@ class RolloutSettings(Settings):
 
 
 class ReplaySettings(Settings):
-    """Who is asked what it would have done."""
+    """Who is asked what it would have done, about which steps, for how much at most, and what it is shown."""
 
-    teachers: Literal["scripted"] = "scripted"
-    """"scripted" = the three players of the workshop, who look into its state and cost nothing."""
+    teachers: tuple[str, ...] = ("scripted",)
+    """Names in the order of asking: of [replay.teacher.NAME] tables or of built-in ones ("kimi", "glm", "deepseek", through OpenRouter).
+    "scripted" = the three players of the workshop, who look into its state and cost nothing."""
+    teacher: dict[str, TeacherSettings] = Field(default_factory=dict)
+    """Teachers of your own, by name."""
+    recorded: str = ""
+    """A file of answers (answers.jsonl of an earlier replay) to take instead of asking anybody."""
+    max_usd: float = Field(default=0.0, ge=0.0)
+    """The most that all calls of this work folder together may cost, over all runs; a teacher that is not free needs one."""
+    steps: Literal["auto", "sites", "all"] = "auto"
+    """"sites" = the mistaken messages and sampled_steps others of each session; "auto" = that, but all where every teacher is free."""
+    sampled_steps: int = Field(default=4, ge=0)
+    """So many further messages of each session are asked about, drawn by hash; never one that follows an error."""
+    gate: Literal["value", "none"] = "value"
+    """"value" = a paid teacher is asked only where those before it did something else than the student or were uncertain, and only
+    while its answer can still change what comes of it."""
+    min_confidence: float = Field(default=0.0, ge=0.0, le=1.0)
+    """An answer whose tokens have a lower mean probability is uncertain; for teachers with `logprobs`."""
+    settled_after: int = Field(default=4, ge=0)
+    """When the first teacher did what the student did at so many sampled steps in a row, the session's other sampled steps are left out;
+    0 = never."""
+    max_prompt_tokens: int = Field(default=32_000, gt=0)
+    """Longest prompt, by estimate; a longer context is trimmed: its beginning and its last messages stay whole."""
+    head_tokens: int = Field(default=4_000, gt=0)
+    """Of a trimmed context, so much of the beginning stays."""
+    tail_tokens: int = Field(default=8_000, gt=0)
+    """Of a trimmed context, at least so much of the end stays whole, and at most twice as much: the border moves in steps of this size,
+    so that most of the prompt is the same from one step to the next and comes from the provider's cache."""
+    max_answer_tokens: int = Field(default=1024, gt=0)
+    """Longest answer."""
+    temperature: float = Field(default=0.0, ge=0.0)
+    timeout_s: float = Field(default=180.0, gt=0.0)
+    """Seconds that an attempt may take; one that took longer may be billed and stays booked."""
+    attempts: int = Field(default=6, gt=0)
+    """Attempts at an answer, with growing pauses between them."""
+    sessions_at_once: int = Field(default=16, gt=0)
+    """Sessions asked about at the same time; the steps of one session go to a teacher one after the other."""
     min_families: int = Field(default=3, ge=2)
     """So many model families must give the same action before it is preferred to the student's."""
+
+    @model_validator(mode="after")
+    def _there_is_room(self) -> Self:
+        if self.head_tokens + 2 * self.tail_tokens > self.max_prompt_tokens:
+            raise ValueError("max_prompt_tokens must hold head_tokens and twice tail_tokens")
+        return self
 
 
 class EvaluateSettings(Settings):

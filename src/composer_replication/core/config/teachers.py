@@ -32,8 +32,8 @@ class TeacherSettings(Settings):
     """"endpoint" = anything that speaks chat completions (OpenRouter, vLLM, Ollama, llama.cpp); "local" = a causal LM of transformers."""
     model: str
     """The model's name at its endpoint, or for "local" a folder or hub name."""
-    family: str
-    """Models of one family share their mistakes: agreement counts families."""
+    family: str = ""
+    """Models of one family share their mistakes: agreement counts families. "" = the maker that the model's name tells."""
     base_url: str = OPENROUTER
     """Address up to and without /chat/completions, e.g. "http://localhost:8000/v1"."""
     key_env: str = "OPENROUTER_API_KEY"

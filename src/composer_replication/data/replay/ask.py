@@ -20,8 +20,8 @@ from composer_replication.data.replay.agree import Judge, Place, Tier, Verdict, 
 from composer_replication.data.replay.evidence import GAP, spoken_against
 from composer_replication.data.replay.families import family_of as maker_of
 
-Ask = Callable[[Session, int], tuple[Answer, ...]]
-"""The asker: what each teacher would do at turn `turn` of a session, given the context the student had."""
+Ask = Callable[[Session, int], tuple[Answer, ...] | None]
+"""The asker: what each teacher would do at turn `turn` of a session, given the context the student had; None = nobody was asked."""
 Fails = Callable[[Session, int, Turn], bool]
 """Whether a message would raise an error at a turn, where that can be tried."""
 Gap = Callable[[Session, int, Turn], float | None]
@@ -30,7 +30,10 @@ Gap = Callable[[Session, int, Turn], float | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoResult:
-    """Neither a preference nor an anchor at a turn; reasons: those of `Verdict`, and copied, interrupted, chosen_fails, no_evidence."""
+    """Neither a preference nor an anchor at a turn.
+
+    Reasons: those of `Verdict`, and copied, interrupted, not_asked, chosen_fails, no_evidence.
+    """
 
     session_id: str
     turn: int
@@ -82,10 +85,12 @@ def replay(
         for number, turn in enumerate(session.turns):
             if turn.role != "assistant":
                 continue
-            if reason := _why_not_asked(session, number):
+            if reason := why_not_asked(session, number):
                 yield Asked(session_id=session.id, turn=number, answers=(), result=_no(session, number, reason))
                 continue
-            answers = ask(session, number)
+            if (answers := ask(session, number)) is None:
+                yield Asked(session_id=session.id, turn=number, answers=(), result=_no(session, number, "not_asked"))
+                continue
             place = Place(
                 session_id=session.id,
                 turn=number,
@@ -125,7 +130,8 @@ def follows_error(session: Session, turn: int) -> bool:
     return False
 
 
-def _why_not_asked(session: Session, number: int) -> str:
+def why_not_asked(session: Session, number: int) -> str:
+    """Why nobody is asked about a message: copied, no_text_or_call or interrupted; "" where it can be asked about."""
     turns: tuple[Turn, ...] = session.turns
     if number < session.copied:
         return "copied"

@@ -93,12 +93,12 @@ class Gate:
 
 
 class Asker:
-    """Asks teachers through one ledger; make one per event loop."""
+    """Asks teachers through one ledger; make one per event loop. Without a ledger only teachers whose answers are not kept can be asked."""
 
     def __init__(
-        self, ledger: Ledger, *, limits: Mapping[str, Limits] | None = None, patience: Patience | None = None, seed: int = 0
+        self, ledger: Ledger | None, *, limits: Mapping[str, Limits] | None = None, patience: Patience | None = None, seed: int = 0
     ) -> None:
-        self.ledger, self.patience = ledger, patience or Patience()
+        self._ledger, self.patience = ledger, patience or Patience()
         self._limits, self._gates = dict(limits or {}), dict[str, Gate]()
         self._rng = random.Random(seed)
         self._in_flight = 0
@@ -108,8 +108,10 @@ class Asker:
         """The answer of one teacher to one request, from the ledger where it was bought before."""
         if not teacher.identity:
             return Bought(reply=await teacher.ask(request))
+        if self._ledger is None:
+            raise ValueError(f"{teacher.name} needs a ledger")
         key = request_key(teacher, request)
-        if (bought := self.ledger.find(key)) is not None:
+        if (bought := self._ledger.find(key)) is not None:
             return bought
         gate = self._gates.setdefault(teacher.provider, Gate(self._limits.get(teacher.provider, Limits())))
         attempt = 0
@@ -117,7 +119,7 @@ class Asker:
             attempt += 1
             try:
                 async with gate:
-                    return await self._attempt(teacher, request, key)
+                    return await self._attempt(self._ledger, teacher, request, key)
             except TeacherError as error:
                 wait_s = self.patience.wait_s(attempt, error, self._rng)
                 if wait_s is None:
@@ -126,36 +128,36 @@ class Asker:
                     gate.quiet(error.wait_s)
             await asyncio.sleep(wait_s)
 
-    async def _attempt(self, teacher: Teacher, request: Request, key: str) -> Bought:
-        held = await self._reserve(teacher, request, key)
+    async def _attempt(self, ledger: Ledger, teacher: Teacher, request: Request, key: str) -> Bought:
+        held = await self._reserve(ledger, teacher, request, key)
         if isinstance(held, Bought):
             return held
         self._in_flight += 1
         try:
             async with asyncio.timeout(self.patience.timeout_s):
                 reply = await teacher.ask(request)
-            usd = self.ledger.settle(held, reply, price=teacher.price)
+            usd = ledger.settle(held, reply, price=teacher.price)
             return Bought(reply=reply, usd=usd, key=key)
         except TimeoutError as error:
             what = f"no answer within {self.patience.timeout_s:g} s"
-            self.ledger.lose(held, why=what)
+            ledger.lose(held, why=what)
             raise TeacherError(what, where=teacher.name, fix="raise its timeout_s", again=True, billed=True) from error
         except TeacherError as error:
-            (self.ledger.lose if error.billed else self.ledger.free)(held, why=error.what)
+            (ledger.lose if error.billed else ledger.free)(held, why=error.what)
             raise
         except BaseException as error:  # cancelled, interrupted, or a fault of the teacher's code: it may have been billed
-            self.ledger.lose(held, why=type(error).__name__)
+            ledger.lose(held, why=type(error).__name__)
             raise
         finally:
             self._in_flight -= 1
             self._ended.set()
             self._ended = asyncio.Event()
 
-    async def _reserve(self, teacher: Teacher, request: Request, key: str) -> Call | Bought:
+    async def _reserve(self, ledger: Ledger, teacher: Teacher, request: Request, key: str) -> Call | Bought:
         while True:
             ended = self._ended
             try:
-                held = self.ledger.reserve(key, teacher=teacher, request=request, patience_s=self.patience.timeout_s + _BOOK_LONGER_S)
+                held = ledger.reserve(key, teacher=teacher, request=request, patience_s=self.patience.timeout_s + _BOOK_LONGER_S)
             except BudgetError:
                 if not self._in_flight:
                     raise

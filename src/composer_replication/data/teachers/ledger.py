@@ -298,6 +298,20 @@ class Ledger:
         )
 
 
+def bought_keys(path: Path) -> frozenset[str]:
+    """The requests that a ledger holds answers to; none where there is no file. Nothing is written."""
+    if not path.exists():
+        return frozenset()
+    try:
+        db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=_BUSY_S)
+        try:
+            return frozenset(row[0] for row in db.execute("SELECT key FROM calls WHERE state = 'answered'"))
+        finally:
+            db.close()
+    except sqlite3.DatabaseError as error:
+        raise DataError(f"not a ledger: {error}", where=str(path)) from error
+
+
 def to_nano(usd: float) -> int:
     """Dollars as whole billionths, rounded up.
 

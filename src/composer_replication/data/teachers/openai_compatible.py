@@ -49,13 +49,17 @@ _FIXES = {
 class OpenAICompatible:
     """A teacher behind an address; see the head of this module. Close it, or use it in an `async with`.
 
-    Raises ConfigError where the key is missing or would travel unencrypted, or where a paid endpoint has no price.
+    Raises ConfigError where the key is missing or would travel unencrypted, or where a paid endpoint has no price. Without an `environ` it
+    can be named and priced, not asked: then neither the key nor the HTTP package is needed.
     """
 
-    def __init__(self, name: str, settings: TeacherSettings, *, environ: Mapping[str, str]) -> None:
+    def __init__(self, name: str, settings: TeacherSettings, *, environ: Mapping[str, str] | None) -> None:
         self.name, self.family, self.settings = name, settings.family, settings
         self.provider = urlsplit(settings.base_url).netloc
         self.price = price_of(settings)
+        _check(name, settings)
+        if environ is None:
+            return
         self._key = _key(name, settings, environ)
         self._redactor = Redactor(words=(self._key,) if self._key else (), environ=environ)
         self._http = need("httpx2", extra="replay")
@@ -211,25 +215,31 @@ def retry_after_s(headers: Mapping[str, str], *, now: float) -> float | None:
     return None
 
 
-def _key(name: str, settings: TeacherSettings, environ: Mapping[str, str]) -> str:
+def _check(name: str, settings: TeacherSettings) -> None:
+    """Refuse what would cost money without a bound, or send a key in the clear."""
     parts = urlsplit(settings.base_url)
-    here = parts.hostname in _LOOPBACK
+    if parts.hostname in _LOOPBACK:
+        return
     where = f"replay.teacher.{name}"
-    if not here and price_of(settings).free:
+    if price_of(settings).free:
         fix = "set max_input_usd_per_mtok and max_output_usd_per_mtok: the most that you would pay"
         raise ConfigError(f"no price for a teacher that is not on this machine ({parts.hostname})", where=where, fix=fix)
+    if parts.scheme == "http" and settings.key_env:
+        raise ConfigError("the key would travel unencrypted", where=where, fix='use an https:// address, or key_env = "" for none')
+
+
+def _key(name: str, settings: TeacherSettings, environ: Mapping[str, str]) -> str:
+    where = f"replay.teacher.{name}"
     if not settings.key_env:
         return ""
     key = environ.get(settings.key_env, "").strip()
-    if not key and here:
+    if not key and urlsplit(settings.base_url).hostname in _LOOPBACK:
         return ""
     if not key:
         fix = f"run: export {settings.key_env}=...  (in this shell only; it is never written anywhere)"
         raise ConfigError(f"the environment variable {settings.key_env} is not set", where=where, fix=fix)
     if not _A_KEY.fullmatch(key):
         raise ConfigError(f"the value of {settings.key_env} is no key: it holds spaces, quotes or odd characters", where=where)
-    if parts.scheme == "http" and not here:
-        raise ConfigError("the key would travel unencrypted", where=where, fix="use an https:// address")
     return key
 
 

@@ -1,13 +1,19 @@
 """The scripted teachers as an asker: what they would have done at a turn of a recorded session.
 
 answers = ask_scripted(session, 4, sandbox)         # one Answer of each of the three families, free of charge
+teachers = scripted_teachers(sessions, sandbox)     # the same three as teachers that can be asked one by one
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+
 from composer_replication.core.site import Answer
+from composer_replication.core.teacher import Request
 from composer_replication.core.trace import Session, Turn
-from composer_replication.rollouts.envs.workshop.demonstrators import teacher_answers
+from composer_replication.data.teachers.scripted import Scripted
+from composer_replication.rollouts.envs.workshop.demonstrators import FAMILIES, teacher_answers
 from composer_replication.rollouts.envs.workshop.recorded import env_before
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 
@@ -21,6 +27,21 @@ def ask_scripted(session: Session, turn: int, sandbox: Sandbox) -> tuple[Answer,
     answers = teacher_answers(env, site_id=f"{session.id}:{turn}:-")
     env.close()
     return answers
+
+
+def scripted_teachers(sessions: Iterable[Session], sandbox: Sandbox) -> tuple[Scripted, ...]:
+    """The three players as teachers. They look into the state of the workshop at the place that a request is about, not at its prompt."""
+    by_id = {session.id: session for session in sessions}
+
+    @lru_cache(maxsize=256)  # the three are asked about a place one after the other
+    def answers(about: str) -> dict[str, Turn]:
+        session_id, turn, _ = about.rsplit(":", 2)
+        return {answer.family: answer.turn for answer in ask_scripted(by_id[session_id], int(turn), sandbox)}
+
+    def acting(family: str) -> Callable[[Request], Turn]:
+        return lambda request: answers(request.about)[family]
+
+    return tuple(Scripted(f"scripted-{family}", family, acting(family)) for family in FAMILIES)
 
 
 def fails_here(session: Session, turn: int, message: Turn, sandbox: Sandbox) -> bool:

@@ -1,0 +1,96 @@
+"""What `recompose replay` says: the bill beforehand, and what came of the answers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from composer_replication.cli.job import Job
+from composer_replication.cli.replay_plan import Plan
+from composer_replication.core.config.rollouts import ReplaySettings
+from composer_replication.core.site import Answer
+from composer_replication.data.replay.ask import Asked
+from composer_replication.data.replay.estimate import USUAL_ANSWER_TOKENS, Bill
+from composer_replication.data.replay.gather import Gathered
+from composer_replication.data.teachers.scripted import Scripted
+
+MEANINGS = {
+    "pair": "others agree on another action: a preference",
+    "agreed": "others did the same: an anchor",
+    "no_consensus": "others do not agree among themselves: an anchor",
+    "outvoted": "most others did something else, too few for a pair",
+    "chosen_fails": "others agree on an action that raises an error here: no preference",
+    "no_evidence": "others agree, and nothing but their agreement speaks for it",
+    "after_error": "the turn after an error, where the environment had already answered",
+    "erred": "its own call raised an error: never an anchor",
+    "too_few_families": "fewer than two families answered",
+    "not_asked": "nobody was asked about it",
+    "copied": "stands in another session, too",
+    "interrupted": "a human cut it off",
+    "no_text_or_call": "it says and does nothing",
+}
+
+
+def say_bill(job: Job, bill: Bill, settings: ReplaySettings) -> dict[str, Any]:
+    """The estimate as a table and as numbers; nothing was sent."""
+    screen = job.screen
+    screen.line(f" {bill.sessions} sessions, {bill.steps} steps to ask about, {bill.sites} of them mistakes")
+    rows = [
+        (name, one.calls, one.kept, f"{one.input_tokens / 1e6:.3f}", f"{one.usd:.4f}", f"{one.most_usd:.4f}")
+        for name, one in bill.teachers.items()
+    ]
+    screen.table(rows, head=("teacher", "calls", "kept", "M tokens", "$ about", "$ at most"))
+    screen.line(
+        f" about ${bill.usd:.2f} at full price with {USUAL_ANSWER_TOKENS} tokens an answer, before caches; ceiling ${settings.max_usd:g}"
+    )
+    if settings.gate == "value" and any(one.usd for one in bill.teachers.values()):
+        screen.line(" later teachers are asked only where the first did something else than the student (replay.gate)")
+    if bill.prompts_too_long:
+        screen.line(f" {bill.prompts_too_long} steps do not fit into replay.max_prompt_tokens and are left out", style="yellow")
+    screen.line(" an estimate: nothing was sent")
+    teachers = {
+        name: {"calls": b.calls, "kept": b.kept, "input_tokens": b.input_tokens, "usd": b.usd, "most_usd": b.most_usd}
+        for name, b in bill.teachers.items()
+    }
+    numbers = {"sessions": bill.sessions, "steps": bill.steps, "sites": bill.sites, "too_long": bill.prompts_too_long}
+    return {**numbers, "usd": bill.usd, "most_usd": bill.most_usd, "max_usd": settings.max_usd, "teachers": teachers, "sent": 0}
+
+
+def say_outcomes(job: Job, plan: Plan, asked: Sequence[Asked], gathered: Gathered) -> dict[str, Any]:
+    """What came of the answers as a table and as numbers."""
+    counts, screen, answers = Counter(one.outcome for one in asked), job.screen, gathered.answers
+    teachers = sorted({answer.teacher for answer in answers})
+    screen.line(
+        f" {len(gathered.asked)} turns asked about, {len(answers)} answers of {len(teachers)} teachers: {', '.join(teachers) or 'none'}"
+    )
+    rows = [(outcome, counts[outcome], meaning) for outcome, meaning in MEANINGS.items() if counts[outcome]]
+    screen.table(rows, head=("what came of it", "turns", "meaning"))
+    if plan.teachers and all(isinstance(teacher, Scripted) for teacher in plan.teachers):
+        screen.line("\n the teachers are scripts that look into the state of the workshop: labels for a demonstration, never a measurement")
+    else:
+        _say_asking(job, answers, gathered)
+    if not counts["pair"]:
+        screen.line(f" no pair: {plan.settings.min_families} families have to agree (replay.min_families)", style="yellow")
+    if gathered.stopped is not None:
+        screen.line(f" stopped: {gathered.stopped}", style="red")
+    skipped = {k: n for k, n in sorted(counts.items()) if k not in ("pair", "agreed", "no_consensus")}
+    usd = sum(answer.usd for answer in answers)
+    numbers = {"asked": len(gathered.asked), "answers": len(answers), "usd": usd, "teachers": teachers, "asking": gathered.counts}
+    stopped = None if gathered.stopped is None else {"what": gathered.stopped.what, "exit_code": gathered.stopped.exit_code}
+    outcomes = {"pairs": counts["pair"], "agreed": counts["agreed"], "no_consensus": counts["no_consensus"], "skipped": skipped}
+    return {**numbers, **outcomes, "stopped": stopped}
+
+
+def _say_asking(job: Job, answers: Sequence[Answer], gathered: Gathered) -> None:
+    rows: list[tuple[object, ...]] = []
+    for teacher in dict.fromkeys(answer.teacher for answer in answers):
+        own = [answer for answer in answers if answer.teacher == teacher]
+        tokens = sum(answer.input_tokens or 0 for answer in own)
+        cached = sum(answer.cached_tokens for answer in own)
+        share = f"{100 * cached / tokens:.0f} %" if tokens else ""
+        unusable = sum(bool(answer.problem) for answer in own)
+        rows.append((teacher, len(own), unusable, f"{tokens / 1e6:.3f}", share, f"{sum(answer.usd for answer in own):.4f}"))
+    job.screen.table(rows, head=("teacher", "answers", "unusable", "M tokens", "cached", "$"))
+    told = ", ".join(f"{name} {count}" for name, count in gathered.counts.items())
+    job.screen.line(f" asking: {told or 'nothing'}")
