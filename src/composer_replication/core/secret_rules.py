@@ -19,6 +19,7 @@ PLACEHOLDER = re.compile(
     r"(?i)(example|placeholder|redacted|changeme|your[_-]|xxxx|\*\*\*|\.\.\.|dummy|fake|test[_-]|mock|sample|null|undefined|none\b|true|false)"
 )
 MAX_PLACEHOLDER = 20
+MAX_INDENT = 160
 
 
 class Span(NamedTuple):
@@ -224,7 +225,11 @@ def known_secrets(page: Page) -> Iterator[Span]:
 
 def _tried(rule: Rule, text: str, needle: int, done: dict[Rule, int]) -> Iterator[Span]:
     """The secret of a rule at a needle, if it is one; `done` is where the last match of each rule ends."""
-    start = text.rfind("\n", 0, needle) + 1 if rule.by_line else needle - rule.back
+    start = needle - rule.back
+    if rule.by_line:
+        start = text.rfind("\n", max(0, needle - MAX_INDENT), needle) + 1
+        if not start and needle > MAX_INDENT:  # no line of which this could be the beginning
+            return
     if start < done.get(rule, 0):  # inside the rule's last match, or before the text
         return
     match = rule.pattern.match(text, start)
