@@ -19,7 +19,6 @@ from composer_replication.cli.problems import DONE, FIXABLE, UsageError
 from composer_replication.core.codec import read_sessions, write_sessions
 from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import write_json
-from composer_replication.core.pseudonyms import store_key
 from composer_replication.core.redact import Redactor
 from composer_replication.core.trace import Session
 from composer_replication.data.ingestion.claude_code import ingest as read_logs
@@ -43,8 +42,7 @@ def ingest(*paths: Path, yes: Annotated[bool, Parameter(name=("--yes", "-y"))] =
     settings = job.config.ingest
     named = [str(p) for p in paths] or list(settings.logs)
     logs = _find(job, named, yes=yes)
-    key = store_key(job.work, make=not job.dry_run) if settings.redact else None
-    redactor = Redactor(words=settings.redact_words, key=key) if settings.redact else None
+    redactor = job.redactor() if settings.redact else None
     reports: list[FileReport] = []
     counts: Counter[str] = Counter()
     sessions = _counted(_sessions(logs, job, redactor, reports), counts)

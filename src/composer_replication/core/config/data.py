@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from composer_replication.core.config.base import Settings
+from composer_replication.core.config.reader import ReaderSettings
 
 
 class HeldOutSettings(Settings):
@@ -51,6 +52,10 @@ class SitesSettings(Settings):
 class HintsSettings(Settings):
     """How hints are written."""
 
+    writer: Literal["rules", "reader"] = "rules"
+    """"rules" = templates for the mistakes that `sites` found; "reader" = a model reads the sessions, names the mistakes
+    and writes the hints."""
+    reader: ReaderSettings = ReaderSettings()
     writers: dict[str, str] = Field(default_factory=dict)
     """Kind of mistake -> name of a built-in writer or "package.module:function"; added to the built-in table."""
     rules_file: str = ""
