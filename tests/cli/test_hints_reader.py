@@ -13,7 +13,9 @@ from composer_replication.core.site import Answer
 from composer_replication.core.trace import Text, Turn
 from tests.cli.test_ingest import log_lines
 from tests.cli.workspace import recompose
+from tests.core.planting import planted, still_there
 from tests.data.hints.scripted_reader import mistake
+from tests.data.teachers.endpoint import Endpoint
 
 HINT = "Look at what stands in the file before you change it."
 
@@ -85,3 +87,43 @@ def test_what_does_not_fit_together_is_named(work: Path) -> None:
     said = recompose("hints", "--writer", "reader", "--hints.reader.votes", "1", cwd=work)
     assert said.code != 0
     assert "min_votes" in said.err
+
+
+def endpoint_config(url: str, *, max_usd: float = 1.0) -> str:
+    return (
+        f'[hints]\nwriter = "reader"\n[hints.reader]\nteacher = "mine"\n[replay]\nmax_usd = {max_usd}\nattempts = 1\n'
+        f'[replay.teacher.mine]\nmodel = "acme/m"\nfamily = "acme"\nbase_url = "{url}"\nkey_env = ""\n'
+        "max_input_usd_per_mtok = 1.0\nmax_output_usd_per_mtok = 4.0\n"
+    )
+
+
+def test_a_reader_behind_an_endpoint_is_paid_once_and_sent_no_secret(work: Path) -> None:
+    """A real HTTP server on this machine; the sessions were ingested without redaction, and what is sent is redacted all the same."""
+    secrets = planted(per_kind=2)
+    text = "\n".join(one.text for one in secrets)
+    (work / "logs" / "one.jsonl").write_text("\n".join(log_lines(text)) + "\n", "utf-8")
+    recompose("ingest", "logs", "--ingest.redact", "false", cwd=work)
+    recompose("sites", cwd=work)
+    (site,) = [s for s in read_sites(work / "recompose" / "sites.jsonl") if s.category == "mistake"]
+    reading = json.dumps({"mistakes": [mistake(site.turn, None, site.evidence[0], hint=HINT)]})
+    with Endpoint(act=lambda body: reading) as endpoint:
+        (work / "recompose.toml").write_text(endpoint_config(endpoint.url), "utf-8")
+        said = recompose("hints", "--json", cwd=work)
+        assert said.code == 0, said.err
+        assert (said.value["hints"], len(endpoint.seen)) == (1, 3)
+        sent = json.dumps([one.body for one in endpoint.seen], ensure_ascii=False)
+        assert "[REDACTED:" in sent
+        assert [one.kind for one in secrets if still_there(one, sent)] == []
+        assert endpoint.seen[0].body["response_format"]["json_schema"]["strict"] is True
+        again = recompose("hints", "--json", cwd=work)
+        assert (again.value["hints"], len(endpoint.seen)) == (1, 3)  # the ledger had all of it: nobody was asked twice
+
+
+def test_at_the_ceiling_it_stops_with_code_4_and_keeps_what_was_bought(work: Path) -> None:
+    with Endpoint(act=lambda body: '{"mistakes": []}') as endpoint:
+        (work / "recompose.toml").write_text(endpoint_config(endpoint.url, max_usd=0.012), "utf-8")
+        said = recompose("hints", "--json", cwd=work)
+        assert said.code == 4, said.err
+        assert said.value["stopped"] is True
+        assert endpoint.billed_usd <= 0.012
+        assert len((work / "recompose" / "reader_answers.jsonl").read_text().splitlines()) == len(endpoint.seen) < 3
