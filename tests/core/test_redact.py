@@ -274,11 +274,18 @@ def test_hostile_text_takes_no_more_than_linear_time() -> None:
         "secret" + " " * 5,
         "a-b.c-",
         "@a.b",
+        "password: a ",
+        " login a password ",
+        "curl -u a:",
+        '\\"',
+        "%41",
+        "password','",
+        "cGFzc3dvcmQ9aHVudGVyMjJ4eCBhbmQgc28gb24g",
     ):
-        short, long = unit * (40_000 // len(unit)), unit * (160_000 // len(unit))
+        short, long = unit * (25_000 // len(unit)), unit * (100_000 // len(unit))
         times = []
         for text in (short, long):
-            start = time.perf_counter()
+            start = time.process_time()
             redactor.text(text)
-            times.append(time.perf_counter() - start)
+            times.append(time.process_time() - start)
         assert times[1] < 10 * times[0] + 0.25, (unit, times)

@@ -137,6 +137,12 @@ def test_names_cannot_be_worked_out_without_the_key() -> None:
     assert len(names) == 5
 
 
+def test_of_two_finds_that_overlap_all_letters_go() -> None:
+    token = "gh" + "p_" + "q7Zx" * 9
+    (found,) = find_secrets(f"Authorization: Bearer {token}.and-more-of-it-99 x")
+    assert (found.kind, found.secret) == ("github_token", f"{token}.and-more-of-it-99")
+
+
 def test_finds_are_in_order_and_apart() -> None:
     for one in planted(seed=14, per_kind=4):
         found = find_secrets(one.text)
