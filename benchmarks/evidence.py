@@ -123,7 +123,9 @@ def _gather(options: argparse.Namespace) -> None:
 
 
 def _arms(options: argparse.Namespace, level: int) -> list[str]:
-    return [name for name, arm in ARMS.items() if name in options.arms and level in arm.levels]
+    from workshop_evidence.training import trl_python
+
+    return [name for name, arm in ARMS.items() if name in options.arms and level in arm.levels and (not arm.needs_trl or trl_python())]
 
 
 def _side_by_side(one: Callable[[T], R], items: Sequence[T], *, workers: int) -> Iterable[R]:
@@ -173,7 +175,7 @@ def _level(options: argparse.Namespace, works: Sequence[Any], told: dict[Any, di
 
 
 def _kept(told: dict[str, Any]) -> dict[str, Any]:
-    return {key: told[key] for key in ("code", "steps", "kept", "state", "rule", "cpu_s", "tokens", "kl")}
+    return {key: told[key] for key in ("code", "steps", "kept", "state", "rule", "cpu_s", "tokens", "kl", "commit")}
 
 
 def _about(options: argparse.Namespace, *, seconds: float) -> dict[str, Any]:

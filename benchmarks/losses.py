@@ -3,6 +3,7 @@
     python benchmarks/losses.py                                 all, about 12 minutes on one core; the naive loss needs 9 GiB
     python benchmarks/losses.py --positions 128 --repeats 1     small
     python benchmarks/losses.py --only ours gemm --hidden 256   some; the names are those of the first column
+    python benchmarks/losses.py --sweep --json build/sweep.json    51 loss positions among ever more; --sweep 64 128 is small
 
 Forward and backward of a JSD (beta 0.5) between two sets of hidden states, with the gradient of the student's hidden states and of the
 head, V = 151,936, float32, one thread. `dense` = every position is in the loss; `sparse` = 5 % of them are, the rest is masked. Each
@@ -17,13 +18,14 @@ liger           Liger's fused linear JSD, eager, chunks of 64   liger_compiled t
 *_gathered      the peer given the loss positions only, which it does not do by itself (sparse)
 
 A peer that cannot be imported is reported as "not installed". Prints Markdown; --json FILE writes the numbers.
-The second table is the error against float64 from bfloat16 hidden states and head, by the true size of the divergence.
+The second table is the error against float64 from bfloat16 hidden states and head, by the true size of the divergence: the gradient's is
+taken before it is rounded to bfloat16, as the gradient of bfloat16 hidden states is in the end (that alone is 2e-3).
+The sweep is what a loss costs beside its positions: 51 of N are in the loss, N from 512 to 4096; naive only where its logits fit.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import os
 import statistics
@@ -44,6 +46,7 @@ from composer_replication.models.forward import Head
 
 VOCAB = 151_936
 SPARSE = 0.05
+SWEEP, SWEEP_LOSS = (512, 1024, 2048, 4096), 51
 DENSE_VARIANTS = (
     "ours", "ours_frozen", "ours_compiled", "gemm", "naive", "trl_sdpo", "trl_chunked", "liger", "liger_compiled"
 )  # fmt: skip
@@ -156,16 +159,10 @@ MAKERS: dict[str, Callable[[Tensor, Tensor, str], Step]] = {
 # ---- one measurement, in a process of its own ----
 
 
-def resident_mib(key: str) -> float:
-    """A line of /proc/self/status, in MiB."""
-    for line in Path("/proc/self/status").read_text("ascii").splitlines():
-        if line.startswith(key + ":"):
-            return int(line.split()[1]) / 1024
-    raise RuntimeError(f"no {key} in /proc/self/status")
-
-
 def measure(variant: str, *, positions: int, hidden: int, share: float, repeats: int) -> dict[str, Any]:
     """Time and memory of one variant; the inputs are the same for all."""
+    from resident import HighWater  # beside this file
+
     torch.manual_seed(0)
     torch.set_num_threads(1)
     student_ND = torch.randn(positions, hidden)
@@ -182,22 +179,21 @@ def measure(variant: str, *, positions: int, hidden: int, share: float, repeats:
     for _ in range(repeats + 1):
         near_ND = student_ND.clone().requires_grad_()
         weight = weight_VD.detach().requires_grad_(variant != "ours_frozen")
-        gc.collect()
-        Path("/proc/self/clear_refs").write_text("5", "ascii")
-        before, begun = resident_mib("VmRSS"), time.process_time()
-        value = step(near_ND, weight)
-        value.backward()
-        cpu_s.append(time.process_time() - begun)
-        peak_mib = resident_mib("VmHWM") - before
+        with HighWater() as water:
+            begun = time.process_time()
+            value = step(near_ND, weight)
+            value.backward()
+            cpu_s.append(time.process_time() - begun)
+        peak_mib = water.mib
         loss = value.item()
         norms = tuple(float(t.grad.norm()) if t.grad is not None else 0.0 for t in (near_ND, weight))
         del value, near_ND, weight
-    return {"cpu_s": statistics.median(cpu_s[1:]), "mib": peak_mib, "loss": loss, "grad_hidden": norms[0], "grad_head": norms[1]}
+    return {"cpu_s": statistics.median(cpu_s[1:] or cpu_s), "mib": peak_mib, "loss": loss, "grad_hidden": norms[0], "grad_head": norms[1]}
 
 
-def in_child(variant: str, options: argparse.Namespace, *, hidden: int, share: float) -> dict[str, Any]:
-    """`measure` in a fresh process."""
-    positions = options.positions if hidden <= 256 else options.wide_positions
+def in_child(variant: str, options: argparse.Namespace, *, hidden: int, share: float, positions: int = 0) -> dict[str, Any]:
+    """`measure` in a fresh process; `positions` 0 = those of the options."""
+    positions = positions or (options.positions if hidden <= 256 else options.wide_positions)
     sizes = [f"--positions={positions}", f"--repeats={options.repeats}", f"--hidden={hidden}", f"--share={share}"]
     done = subprocess.run(
         [sys.executable, __file__, "--child", variant, *sizes],
@@ -209,6 +205,20 @@ def in_child(variant: str, options: argparse.Namespace, *, hidden: int, share: f
     if done.returncode:
         raise SystemExit(f"{variant} failed (exit {done.returncode}):\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
+
+
+# ---- constant in N ----
+
+
+def sweep(options: argparse.Namespace) -> dict[str, Any]:
+    """`SWEEP_LOSS` loss positions within each number of positions: ours, the floor, and naive up to --naive-up-to positions."""
+    lines: list[dict[str, Any]] = []
+    for positions in options.sweep:
+        for variant in ("ours", "gemm", *(["naive"] if positions <= options.naive_up_to else [])):
+            found = in_child(variant, options, hidden=256, share=SWEEP_LOSS / positions, positions=positions)
+            lines.append({"positions": positions, "variant": variant, **found})
+            print(f"sweep {positions} {variant}: {found}", file=sys.stderr, flush=True)
+    return {"vocab": VOCAB, "loss_positions": SWEEP_LOSS, "hidden": 256, "repeats": options.repeats, "lines": lines}
 
 
 # ---- how exact ----
@@ -326,6 +336,20 @@ def numerics_table(noises: list[float]) -> tuple[str, dict[str, Any]]:
     return "\n".join(lines) + "\n", {f"{true:.3e}": found for true, found in columns}
 
 
+def write_sweep(options: argparse.Namespace) -> int:
+    """Measure the sweep, print it, and write it."""
+    from page import GOALS, about, sweep_section  # beside this file
+
+    options.sweep = sorted(options.sweep or SWEEP)
+    if options.sweep[0] < SWEEP_LOSS:
+        raise SystemExit(f"--sweep needs at least {SWEEP_LOSS} positions: so many are in the loss")
+    found = {"about": about(sys.argv), **sweep(options)}
+    print(sweep_section(found, GOALS))
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the measurements one after another."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -335,6 +359,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", nargs="+", default=[])
     parser.add_argument("--no-numerics", action="store_true")
+    parser.add_argument("--sweep", type=int, nargs="*", help="only the sweep, over these numbers of positions")
+    parser.add_argument("--naive-up-to", type=int, default=1024, help="positions up to which the sweep also measures naive")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--share", type=float, default=1.0, help=argparse.SUPPRESS)
@@ -343,6 +369,8 @@ def main(arguments: list[str] | None = None) -> int:
         size = {"positions": options.positions, "hidden": options.hidden[0], "share": options.share, "repeats": options.repeats}
         print(json.dumps(measure(options.child, **size)))
         return 0
+    if options.sweep is not None:
+        return write_sweep(options)
     written: dict[str, Any] = {"vocab": VOCAB, "share": SPARSE, "repeats": options.repeats, "positions": {}, "tables": {}}
     for hidden in options.hidden:
         for kind, share, variants in (("dense", 1.0, DENSE_VARIANTS), ("sparse", SPARSE, SPARSE_VARIANTS)):

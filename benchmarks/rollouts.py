@@ -14,6 +14,7 @@ render     the ids behind each message            sandbox    waiting for test ru
 rules      the environment's own Python           python     the sampler's own lists and objects
 kept       tokens fed with the cache kept across turns, against feeding every context anew each turn
 
+With --beside, TRL's GRPOTrainer is measured on the same environment in the same run (benchmarks/beside_trl.py; "not installed" without).
 Prints a table and writes it as JSON with --json FILE; exits with 1 where more than --max-python of the time is the sampler's Python.
 Test runs of the sandbox alone: benchmarks/sandbox.py.
 """
@@ -32,6 +33,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # the benchmarks beside this file
+
+from beside_trl import STUDENT, compare
+from beside_trl import table as beside_table
+from page import about
 
 from composer_replication.models.tiny import make_tiny
 from composer_replication.rollouts.envs.workshop.demonstrators import LEVELS, careless
@@ -183,6 +190,7 @@ def main() -> int:
     parser.add_argument("--episodes", type=int, default=48)
     parser.add_argument("--student", default="")
     parser.add_argument("--max-python", type=float, default=0.25)
+    parser.add_argument("--beside", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -190,8 +198,12 @@ def main() -> int:
     measure(model, renderer, batch=4, episodes=4)  # the first call pays for imports and caches
     rows = [measure(model, renderer, batch=b, episodes=max(8, min(options.episodes, 8 * b))) for b in options.batches]
     print(table(rows))
+    found = {"about": about(sys.argv), "rows": rows}
+    if options.beside:
+        found["beside"] = compare(options.student or STUDENT, groups=8, size=6, steps=3)
+        print(beside_table(found["beside"]))
     if options.json:
-        options.json.write_text(json.dumps({"rows": rows}, indent=2) + "\n", "utf-8")
+        options.json.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
     worst = max(row["python"] for row in rows)
     if worst > options.max_python:
         print(f"python takes {worst:.1%} of the time, the limit is {options.max_python:.0%}")

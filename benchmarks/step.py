@@ -28,7 +28,6 @@ Prints Markdown; --json FILE writes the numbers. Every variant's loss is checked
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import math
 import os
@@ -321,14 +320,10 @@ VARIANTS: dict[str, Callable[..., Step]] = {
 # ---- one measurement, in a process of its own ----
 
 
-def resident(key: str) -> float:
-    """MiB of this process by a name of /proc/self/status."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(key))
-    return int(line.split()[1]) / 1024
-
-
 def measure(variant: str, options: argparse.Namespace) -> dict[str, Any]:
     """Losses, CPU-seconds and memory of one variant."""
+    from resident import HighWater  # beside this file
+
     torch.set_num_threads(1)
     try:
         model = make_model(layers=options.layers, hidden=options.hidden, vocab=options.vocab).train()
@@ -339,12 +334,11 @@ def measure(variant: str, options: argparse.Namespace) -> dict[str, Any]:
     seconds, losses, peak = [], [], 0.0
     for _ in range(options.repeats + 1):
         model.zero_grad(set_to_none=True)
-        gc.collect()
-        Path("/proc/self/clear_refs").write_text("5")
-        held, began = resident("VmRSS"), time.process_time()
-        losses = step()
-        seconds.append(time.process_time() - began)
-        peak = max(peak, resident("VmHWM") - held)
+        with HighWater() as water:
+            began = time.process_time()
+            losses = step()
+            seconds.append(time.process_time() - began)
+        peak = max(peak, water.mib)
     gradient = torch.cat([p.grad.flatten() for p in model.parameters()]).norm()
     timed = seconds[1:] or seconds
     return {

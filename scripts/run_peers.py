@@ -1,9 +1,12 @@
-"""Run the tests of other trainers' backends where these are installed: an environment of its own, .venv-peers.
+"""Run the tests that need another trainer or kernel library, each beside ours, and say of every peer whether it was there.
 
-    python3 scripts/run_peers.py            (make peers)
+    python3 scripts/run_peers.py            (make peers, best after make test)
 
-PyTorch first, as scripts/setup.py does it, then requirements/base.txt, train.txt and peers.txt. Ends with one line per backend:
-"trl: ran 25 tests", or "trl: not installed (why)" where the packages cannot be had, which is no failure. A test that fails is one.
+Ends with one line per peer: "trl: ran 66 tests", "liger: ran 1 test", or "trl: not installed (why)" where the packages cannot be had,
+for want of a network or of anything else: that is no failure (exit code 0). Where they are installed, a red test is one.
+
+The environment is .venv-peers: the packages of .venv, which are looked up there and not installed twice, and those of
+requirements/peers.txt on top. PyTorch is .venv's own, so nothing here can bring in another build of it.
 """
 
 from __future__ import annotations
@@ -13,61 +16,97 @@ import subprocess
 import sys
 import venv
 import xml.etree.ElementTree as ET
+from collections.abc import Mapping
 from pathlib import Path
 
 import setup
 
 ROOT = Path(__file__).resolve().parent.parent
-PINS = ("base.txt", "train.txt", "peers.txt")
+PEERS = ROOT / ".venv-peers"
+PINS = ROOT / "requirements" / "peers.txt"
 JUNIT = ROOT / "build" / "peers.xml"
+INSTALL_S = 600
+"""Seconds after which an index that does not answer counts as not there."""
+TESTS: Mapping[str, tuple[str, ...]] = {
+    "trl": ("tests/backends", "tests/benchmarks/test_gpu_and_step.py"),
+    "liger": ("tests/backends/test_divergence_peers.py",),
+}
+"""Where each peer's tests stand; a test of Liger has its name in the brackets behind it."""
+
+
+def python_of_peers() -> Path:
+    """The interpreter of .venv-peers."""
+    return PEERS / setup.python_in_venv().relative_to(setup.VENV)
 
 
 def install() -> str:
     """Make or refresh .venv-peers; returns why that cannot be done, "" where it is done."""
-    setup.VENV, setup.PINS = ROOT / ".venv-peers", PINS
-    mark, wanted = setup.VENV / ".stamp", setup.stamp()
-    if mark.exists() and mark.read_text("utf-8") == wanted and setup.python_in_venv().exists():
-        return ""
-    print("peers: .venv-peers (PyTorch first, then the pinned packages)", flush=True)
-    mark.unlink(missing_ok=True)
-    if not setup.python_in_venv().exists():
-        venv.create(setup.VENV, with_pip=True, clear=True)
     try:
-        setup.install_torch()
-        setup.pip("install", "--quiet", *(arg for name in PINS for arg in ("-r", str(ROOT / "requirements" / name))))
+        setup.main()
     except SystemExit as error:
-        return str(error).strip().splitlines()[0]
+        return _first_line(error)
+    mark, wanted = PEERS / ".stamp", f"{setup.stamp()}\n{PINS.read_text('utf-8')}"
+    if mark.exists() and mark.read_text("utf-8") == wanted and python_of_peers().exists():
+        return ""
+    print("peers: .venv-peers (the packages of .venv, and requirements/peers.txt)", flush=True)
+    mark.unlink(missing_ok=True)
+    venv.create(PEERS, with_pip=False, clear=True)
+    (_packages(python_of_peers()) / "base.pth").write_text(f"{_packages(setup.python_in_venv())}\n", "utf-8")
+    command = [str(setup.python_in_venv()), "-m", "pip", "--python", str(python_of_peers()), "--disable-pip-version-check"]
+    command += ["install", "--quiet", "--no-deps", "--ignore-installed", "--retries", "1", "-r", str(PINS)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=INSTALL_S)
+    except subprocess.TimeoutExpired:
+        return f"the index gave no answer within {INSTALL_S} s"
+    if done.returncode != 0:
+        return ([line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["pip failed"])[-1]
     mark.write_text(wanted, "utf-8")
     return ""
 
 
-def closing_line(junit: Path) -> str:
-    """What is said of TRL: how many of its tests ran, or the reason why they did not.
+def _packages(python: Path) -> Path:
+    """The folder in which an interpreter's packages lie."""
+    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    return Path(subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True).stdout.strip())
 
-    Example: "trl: ran 25 tests"
+
+def _first_line(error: SystemExit) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), "the set-up failed")
+
+
+def closing_lines(junit: Path) -> list[str]:
+    """What is said of each peer: how many of its tests ran, or the reason why they did not; "no test" where none was found.
+
+    Example: ["trl: ran 66 tests", "liger: ran 1 test"]
     """
-    ran, reasons = 0, set()
+    ran, reasons = dict.fromkeys(TESTS, 0), {name: set[str]() for name in TESTS}
     for case in ET.parse(junit).iter("testcase"):
+        peer = "liger" if "liger" in case.get("name", "") else "trl"
         skipped = case.find("skipped")
         if skipped is None:
-            ran += 1
-        else:
-            reasons.add(skipped.get("message", "").partition(":")[0])
-    return f"trl: not installed ({'; '.join(sorted(reasons))})" if reasons else f"trl: ran {ran} tests"
+            ran[peer] += 1
+        elif "CUDA" not in (why := skipped.get("message", "")):
+            reasons[peer].add(why)
+    said = {name: f"ran {n} test{'' if n == 1 else 's'}" if n else "no test" for name, n in ran.items()}
+    said |= {name: f"not installed ({'; '.join(sorted(why))})" for name, why in reasons.items() if why}
+    return [f"{name}: {words}" for name, words in said.items()]
 
 
 def main() -> int:
-    """Install and run; returns pytest's exit code."""
+    """Install and run; returns pytest's exit code, 0 where there is nothing to run it with."""
     if problem := install():
-        print(f"trl: not installed ({problem})")
+        print("\n".join(f"{name}: not installed ({problem})" for name in TESTS))
         return 0
     JUNIT.parent.mkdir(exist_ok=True)
     JUNIT.unlink(missing_ok=True)
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "OMP_NUM_THREADS": "1"}
-    command = [str(setup.python_in_venv()), "-m", "pytest", "-rs", f"--junitxml={JUNIT}", "tests/backends"]
+    paths = [path for path in dict.fromkeys(p for paths in TESTS.values() for p in paths) if not path.startswith("tests/backends/")]
+    command = [str(python_of_peers()), "-m", "pytest", "-rs", "-n", "2", "--disable-warnings", f"--junitxml={JUNIT}", *paths]
     code = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
-    print(closing_line(JUNIT) if JUNIT.exists() else "trl: pytest wrote no result", flush=True)
-    return code
+    lines = closing_lines(JUNIT) if JUNIT.exists() else ["trl: pytest wrote no result"]
+    print("\n".join(lines), flush=True)
+    silent = any(line.endswith((": no test", "no result")) for line in lines)
+    return code or int(silent)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,12 @@ _POLICY, _HINT, _PREFERENCE = (*_NO_HINT, *_NO_PREFERENCE), (*_NO_POLICY, *_NO_P
 _UNPLAYED = ("--rollouts.env", "", "--train.batch_examples", "6", "--train.preference.batch_anchors", "0")
 _RULES = ("--train.health.max_kl", "0.3", "--train.health.monitor_tasks", "48", "--train.health.monitor_every", "5")
 _COLLAPSE = (*_HINT, "--train.hint.teacher", "live", "--train.learning_rate", "5e-3")
+_LOGGED = (*_HINT, "--rollouts.env", "")
+# What a mistake that is made no more feeds is empty in the end, and a control is trained to its end.
+_MAY_STARVE = ("--train.starved_steps", "1000")
+_FORK = ("--train.fork", "true", *_MAY_STARVE)
+# A hint that is credit has no divergence of its own: the demo's would be set and not read, which is refused.
+_CREDIT = (*_MAY_STARVE, "--train.hint.divergence", "jsd", "--train.hint.combination")
 _CLONE = ("--train.preference.objective", "clone", "--train.preference.anchor", "0")
 
 
@@ -34,7 +40,8 @@ _CLONE = ("--train.preference.objective", "clone", "--train.preference.anchor", 
 class Arm:
     """One way to train the student; `flags` stand on top of the demo's settings, `like` is the arm whose number of steps it has.
 
-    Without `stops` no health rule ends it: an arm that was stopped early would not be compared at equal compute.
+    Without `stops` no health rule ends it: an arm that was stopped early would not be compared at equal compute. One that needs TRL is
+    trained by the Python of .venv-peers (make peers), and left out where that is not there.
     """
 
     text: str
@@ -42,6 +49,7 @@ class Arm:
     levels: tuple[int, ...] = (1,)
     like: str = ""
     stops: bool = False
+    needs_trl: bool = False
 
 
 def _nulled(how: str) -> tuple[str, ...]:
@@ -58,7 +66,19 @@ ARMS: Mapping[str, Arm] = {
     "policy_placebo": Arm(
         text="policy alone, rewards permuted across groups", flags=(*_POLICY, *_nulled("permuted_rewards")), like="policy"
     ),
+    "trl_policy": Arm(
+        text="policy alone, trained by TRL's GRPOTrainer (`--train.backend trl`)",
+        flags=(*_POLICY, "--train.backend", "trl"),
+        like="policy",
+        needs_trl=True,
+    ),
     "random_reward": Arm(text="policy alone, a coin in place of the reward", flags=(*_POLICY, *_nulled("random_rewards")), like="policy"),
+    **{
+        name: Arm(
+            text=f"policy alone, by {name} in the place of dr_grpo", flags=(*_POLICY, "--train.policy.objective", name), like="policy"
+        )
+        for name in ("grpo", "dapo", "gspo", "cispo")
+    },
     "hint": Arm(text="hint channel alone, frozen teacher", flags=_HINT, levels=LEVELS),
     "hint_placebo": Arm(text="hint alone, the hint of another site", flags=(*_HINT, *_nulled("shuffled_hints")), like="hint"),
     "hint_neutral": Arm(
@@ -69,6 +89,16 @@ ARMS: Mapping[str, Arm] = {
     "hint_ema": Arm(
         text="hint alone, the teacher is a slow average of the weights", flags=(*_HINT, "--train.hint.teacher", "ema"), like="hint"
     ),
+    "hint_trust": Arm(
+        text="hint alone, the teacher's logits a twentieth of the way from the frozen to the live one",
+        flags=(*_HINT, "--train.hint.teacher", "trust_region"),
+        like="hint",
+    ),
+    "logged": Arm(text="hint alone, on the messages as they stand in the logs; no rollouts", flags=_LOGGED, like="hint"),
+    "fork": Arm(
+        text="hint alone, on what the student writes at the logs' sites, where it fails again", flags=(*_LOGGED, *_FORK), like="hint"
+    ),
+    "fork_placebo": Arm(text="the same with the hint of another site", flags=(*_LOGGED, *_FORK, *_nulled("shuffled_hints")), like="hint"),
     "preference": Arm(text="preference channel alone", flags=(*_PREFERENCE, *_UNPLAYED), levels=LEVELS),
     "preference_placebo": Arm(
         text="preference alone, sides swapped with p = 1/2", flags=(*_PREFERENCE, *_UNPLAYED, *_nulled("swapped_pairs")), like="preference"
@@ -76,12 +106,30 @@ ARMS: Mapping[str, Arm] = {
     "hint_policy": Arm(text="hint and policy", flags=_NO_PREFERENCE),
     "hint_preference": Arm(text="hint and preference", flags=_NO_POLICY),
     "policy_preference": Arm(text="policy and preference", flags=_NO_HINT),
+    "convex": Arm(
+        text="all three, the policy half and the hint half of one weight",
+        flags=("--train.hint.combination", "convex", "--train.hint.weight", "0.5"),
+        levels=LEVELS,
+        like=AFTER,
+    ),
+    "advantage": Arm(
+        text="all three, the hint's evidence added to the advantages of the tokens", flags=(*_CREDIT, "advantage"), levels=(2,), like=AFTER
+    ),
+    "bounded": Arm(
+        text="the same, held within half a unit and never against the reward's sign", flags=(*_CREDIT, "bounded"), levels=(2,), like=AFTER
+    ),
     "collapse": Arm(text="hint alone, live teacher, ten times the learning rate, and no rule", flags=_COLLAPSE, like=AFTER),
     "collapse_stopped": Arm(
         text="the same with the rules of training/health.py",
         flags=(*_COLLAPSE, *_RULES),
         like=AFTER,
         stops=True,
+    ),
+    "trl_after": Arm(
+        text="all three channels in TRL's trainer, without anchors, which it does not host",
+        flags=("--train.backend", "trl", "--train.preference.anchor", "0"),
+        like=AFTER,
+        needs_trl=True,
     ),
     AFTER: Arm(text="all three channels, as in the demo", flags=(), levels=LEVELS),
 }

@@ -33,7 +33,23 @@ QUESTIONS: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (
         (("policy", BEFORE), ("hint", BEFORE), ("preference", BEFORE), ("more_sft", BEFORE), ("clone", BEFORE), (PLACEBO, BEFORE)),
     ),
     ("Is the mistaken message the right place for the hint", (("hint", "wrong_site"),)),
-    ("Which teacher, at the same learning rate", (("hint", "hint_live"), ("hint", "hint_ema"))),
+    ("Which teacher, at the same learning rate", (("hint", "hint_live"), ("hint", "hint_ema"), ("hint", "hint_trust"))),
+    (
+        "Which policy objective, at the same learning rate",
+        tuple((name, other) for name in ("grpo", "dapo", "gspo", "cispo") for other in ("policy", "policy_placebo")),
+    ),
+    (
+        "How should the hint meet the policy",
+        tuple((name, other) for name in ("convex", "advantage", "bounded") for other in (AFTER, "policy", PLACEBO)),
+    ),
+    (
+        "Is what the student writes itself at the logs' sites better to train on than what stands in the logs",
+        (("fork", "logged"), ("fork", "fork_placebo"), ("fork", BEFORE), ("logged", BEFORE), ("hint", "fork")),
+    ),
+    (
+        "Does TRL's trainer do what the reference loop does, at the same steps",
+        (("trl_policy", "policy"), ("trl_policy", "policy_placebo"), ("trl_after", AFTER), ("trl_after", PLACEBO)),
+    ),
     (
         "Do the stop rules save a policy that collapses",
         (("collapse", BEFORE), ("collapse_stopped", BEFORE), ("collapse_stopped", "collapse")),
@@ -154,7 +170,16 @@ def _costs(found: Mapping[str, Any]) -> str:
         " evaluation. KL: the\nlargest of the seeds, in nats per token, before the last step. A run that a rule stopped is shown as the"
         " student that was put back."
     )
-    return f"### What each row is, and what it cost\n\n{table(head, lines)}\n\n{note}"
+    return f"### What each row is, and what it cost\n\n{table(head, lines)}\n\n{note}\n{_commits(found)}".rstrip()
+
+
+def _commits(found: Mapping[str, Any]) -> str:
+    """Which states of the code trained the rows: "Trained by commit 0a7c070: after, hint; 1e6afea: fork"."""
+    rows: dict[str, list[str]] = {}
+    for name, arm in found["arms"].items():
+        for commit in sorted({run.get("commit") or "unknown" for run in arm["runs"].values()}):
+            rows.setdefault(commit, []).append(f"`{name}`")
+    return "Trained by commit " + "; ".join(f"{commit}: {', '.join(names)}" for commit, names in sorted(rows.items())) + "." if rows else ""
 
 
 def _claims(found: Mapping[str, Any]) -> Iterator[str]:

@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir
 from composer_replication.losses.channel import CHANNELS
 
-from .arms import flags_of, steps_of
+from .arms import ARMS, flags_of, steps_of
 
 STOPPED = 3  # the exit code of a health rule: a result, not a failure
 VERBS = (("ingest",), ("sites",), ("hints", "--audit"), ("replay",), ("build",))
@@ -105,11 +106,18 @@ def train_arm(work: Work, name: str, *, scale: float) -> dict[str, Any]:
         return known
     if run.path.exists():
         shutil.rmtree(run.path)
-    words = [*_recompose(), "train", "--name", name, *flags, "-c", str(work.config)]
+    words = [*_recompose(name), "train", "--name", name, *flags, "-c", str(work.config)]
     code, cpu_s = _child(words, log=work.folder / "arms" / f"{name}.log", allowed=(0, STOPPED))
-    found = {"key": key, "code": code, "cpu_s": round(cpu_s, 1), "flags": list(flags_of(name)), **_told(run)}
+    found = {"key": key, "code": code, "cpu_s": round(cpu_s, 1), "flags": list(flags_of(name)), "commit": _commit(), **_told(run)}
     write_json(done, found)
     return found
+
+
+def _commit() -> str:
+    """The short name of the commit that is checked out, with a + where files differ from it; "" outside of a checkout."""
+    asked = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    done = subprocess.run(asked, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
 
 
 def _told(run: RunDir) -> dict[str, Any]:
@@ -146,8 +154,17 @@ def _child(words: Sequence[str], *, log: Path, allowed: Iterable[int] = (0,)) ->
     return code, usage.ru_utime + usage.ru_stime
 
 
-def _recompose() -> list[str]:
-    return [sys.executable, "-m", "composer_replication.cli"]
+def trl_python() -> str:
+    """The interpreter that has TRL: this one, COMPOSER_PEERS_PYTHON, or that of .venv-peers; "" where there is none."""
+    if find_spec("trl"):
+        return sys.executable
+    here = Path(__file__).resolve().parent.parent.parent / ".venv-peers" / "bin" / "python"
+    return os.environ.get("COMPOSER_PEERS_PYTHON", "") or (str(here) if here.exists() else "")
+
+
+def _recompose(arm: str = "") -> list[str]:
+    python = trl_python() if arm and ARMS[arm].needs_trl else sys.executable
+    return [python, "-m", "composer_replication.cli"]
 
 
 def _file(path: Path) -> bytes:

@@ -123,7 +123,7 @@ def pairs() -> list[PreferencePair]:
 
 def reference(case: str, *, teacher: str = "frozen", lora: bool = False) -> tuple[dict[str, Any], list[torch.Tensor]]:
     """Numbers per channel and the gradient of the weighted sum, by training/step.py."""
-    weights = {name: {"weight": WEIGHTS[case].get(name, 0.0)} for name in CHANNELS}
+    weights: dict[str, dict[str, Any]] = {name: {"weight": WEIGHTS[case].get(name, 0.0)} for name in CHANNELS}
     weights["hint"] |= {"teacher": teacher}
     weights["preference"] |= {"anchor": 0.0}
     config = Config.model_validate({"train": {**weights, "balance": "none"}})
@@ -134,7 +134,7 @@ def reference(case: str, *, teacher: str = "frozen", lora: bool = False) -> tupl
     counts = step_counts(rows, pairs(), num_rollouts=len(rows))
     found = accumulate(trainer, micro_batches(rows, pairs(), micro_tokens=8192), counts, scales=dict(trainer.weights))
     numbers = {f"{name}/{key}": getattr(found[name], key) for name in found for key in ("tokens", "loss", "grad_norm", "inputs")}
-    return numbers, [p.grad.clone() for p in trainer.trainable()]
+    return numbers, [p.grad.clone() for p in trainer.trainable() if p.grad is not None]
 
 
 def stale_logprobs(model: Any, row: int) -> tuple[float, ...]:
@@ -200,9 +200,9 @@ def trained(
                 old[place, : len(logp)] = torch.tensor(logp)
             return {**out, "old_per_token_logps": old}
 
-        def _made(self, prompts: list[Any], played: Any) -> Any:
+        def _made(self, prompts: list[Any], rollout: Any) -> Any:
             rows = tuple(example(row, views=self._weights["hint"] > 0) for row in self.rows)
-            return Made(examples=rows, sessions=(), facts={})
+            return Made(examples=rows, facts={})
 
     weights = {f"{name}_weight": WEIGHTS[case].get(name, 0.0) for name in ("policy", "hint", "preference")}
     args = ComposerReplicationConfig(

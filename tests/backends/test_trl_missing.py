@@ -11,7 +11,7 @@ import pytest
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError
 from composer_replication.training.backends import _compat
-from composer_replication.training.backends.trl_run import refuse
+from composer_replication.training.backends.trl_settings import refuse
 from tests.training.small_student import make_pair
 
 pytestmark = pytest.mark.train
@@ -60,6 +60,14 @@ PAIRED = {"weight": 1.0, "anchor": 0.0, "batch_pairs": 4}
         ("train", {"hint": {"teacher": "ema"}}, "train.hint.teacher"),
         ("train", {"placebo": ("shuffled_hints",)}, "train.placebo"),
         ("rollouts", {"extra_groups": 2}, "rollouts.extra_groups"),
+        ("rollouts", {"temperature": 0.7}, "rollouts.temperature"),
+        ("rollouts", {"max_calls": 3}, "rollouts.max_calls"),
+        ("train", {"policy": {"weight": 1.0, "objective": "dapo"}}, "train.policy.objective"),
+        ("train", {"policy": {"weight": 1.0, "importance_cap": 2.0}}, "train.policy.importance_cap"),
+        ("train", {"policy": {"weight": 1.0, "length": {"weight": 0.1}}}, "train.policy.length.weight"),
+        ("train", {"policy": {"weight": 1.0, "behaviours": {"invalid_calls": 0.1}}}, "train.policy.behaviours"),
+        ("train", {"hint": {"token_clip": 0.5}}, "train.hint.token_clip"),
+        ("train", {"hint": {"divergence": "eopd"}}, "train.hint.divergence"),
         ("train", {"preference": {**PAIRED, "objective": "clone"}}, "train.preference.objective"),
         ("train", {"preference": {**PAIRED, "anchor": 1.0}}, "train.preference.anchor"),
         ("train", {"preference": {**PAIRED, "batch_pairs": 0}}, "train.preference.batch_pairs"),
@@ -75,3 +83,13 @@ def test_what_it_does_not_host_is_refused_by_name(group: str, setting: dict, whe
     assert caught.value.where == where and caught.value.fix
     with pytest.raises(ConfigError, match="no pairs"):
         refuse(Config.model_validate({**LIVE, "train": {**LIVE["train"], "preference": PAIRED}}), pairs=())
+
+
+def test_every_setting_is_hosted_said_or_refused() -> None:
+    """Names that exist: a setting that was renamed would silently be refused or ignored."""
+    from composer_replication.core.config.rollouts import RolloutSettings
+    from composer_replication.core.config.train import TrainSettings
+    from composer_replication.training.backends.trl_settings import HOSTED, SAID, leaves
+
+    names = {name for name, _ in leaves("train", TrainSettings())} | {name for name, _ in leaves("rollouts", RolloutSettings())}
+    assert names >= HOSTED | SAID.keys() and not HOSTED & SAID.keys()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
-from transformers.utils import get_json_schema
+from transformers.utils.chat_template_utils import get_json_schema
 
 from composer_replication.core.errors import ConfigError, SessionError
 from composer_replication.core.trace import HARNESS, HUMAN, Text, Turn

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,11 +30,18 @@ from tests.backends.frozen import ROOT, start_model, tokenizer, trained
 
 pytestmark = pytest.mark.usefixtures("needs_trl")
 STUDENT = str(ROOT / "examples" / "workshop_student")
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "seed": 3,
     "student": {"model": STUDENT},
     "rollouts": {"env": "workshop", "groups": 2, "group_size": 2, "max_context_tokens": 400, "hint_sites": 4},
-    "train": {"steps": 3, "checkpoint_every": 1, "policy": {"weight": 1.0}, "lm_ce": {"weight": 0.0}, "micro_tokens": 800},
+    "train": {
+        "steps": 3,
+        "checkpoint_every": 1,
+        "policy": {"weight": 1.0},
+        "lm_ce": {"weight": 0.0},
+        "micro_tokens": 800,
+        "health": {"monitor_tasks": 2, "max_unresolvable": 1.0},
+    },
 }
 
 
@@ -116,7 +124,7 @@ def test_the_workshop_through_trls_own_loop(tmp_path: Path) -> None:
         environment_factory=partial(WorkshopTools, sandbox=Reckoner(), slack=1),
         family=family.name,
     )
-    trainer.listen(on_sessions=lambda step, sessions: heard.extend(sessions))
+    trainer.listen(on_rollouts=lambda step, made: heard.extend(made.sessions))
     batches: list[dict[str, Any]] = []
     inner = trainer._compute_loss
     trainer._compute_loss = lambda model, inputs: (batches.append(inputs), inner(model, inputs))[1]
@@ -135,14 +143,16 @@ def test_the_workshop_through_trls_own_loop(tmp_path: Path) -> None:
     assert any("not found" in text or "InputValidationError" in text for text in errors)
 
 
-def run_once(folder: Path, **more: Any) -> RunDir:
-    """A run through the function that the CLI calls, in this process."""
+def run_once(folder: Path, *, train: dict[str, Any] | None = None, heard: dict[str, Any] | None = None, **more: Any) -> RunDir:
+    """A run through the function that the CLI calls, in this process; `heard` gets the student and its start weights."""
     from composer_replication.core.rundir import create_run, open_run
     from composer_replication.training.backends.trl_run import train_with_trl
 
-    config = Config.model_validate(SETTINGS)
+    config = Config.model_validate({**SETTINGS, "train": {**SETTINGS["train"], **(train or {})}})
     tok = load_tokenizer(STUDENT)
     student: Student = load_student(config.student, tokenizer=tok, seed=config.seed)
+    if heard is not None:
+        heard |= {name: tensor.clone() for name, tensor in student.model.state_dict().items()} | {"student": student}
     resume = more.get("resume", False)
     run = (
         open_run(folder / "runs" / "r")
@@ -159,23 +169,31 @@ def die(line: dict[str, Any]) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def same_lines(run: RunDir, expected: RunDir) -> None:
+    clock = ("t", "attempt")
+    lines = [[{k: v for k, v in line.items() if k not in clock} for line in one.metrics()] for one in (run, expected)]
+    assert lines[0] == lines[1] and [line["step"] for line in lines[1]] == [1, 2, 3]
+    weights = [(one.checkpoint(3) / "model.safetensors").read_bytes() for one in (run, expected)]
+    assert weights[0] == weights[1]
+
+
 def test_a_killed_run_repeats_itself_when_resumed(tmp_path: Path) -> None:
+    """Killed before a checkpoint; then once more as if it had been killed while TRL wrote one: that one has no twin and is not read."""
     whole = run_once(tmp_path / "whole")
     child = subprocess.run([sys.executable, "-m", "tests.backends.test_trl_trainer", str(tmp_path / "cut")], cwd=ROOT, check=False)
     assert child.returncode == -signal.SIGKILL
     cut = RunDir(tmp_path / "cut" / "runs" / "r")
-    assert [step for step, _ in cut.checkpoints()] == [1]
+    assert [step for step, _ in cut.checkpoints()] == [0, 1]
     run_once(tmp_path / "cut", resume=True)
-    lines, expected = cut.metrics(), whole.metrics()
-    assert [line["step"] for line in expected] == [1, 2, 3] and len(lines) == 3
-    for line, reference in zip(lines, expected, strict=True):
-        assert {k: v for k, v in line.items() if k not in ("t", "attempt")} == {
-            k: v for k, v in reference.items() if k not in ("t", "attempt")
-        }
-    weights = [(folder / "step_000003" / "model.safetensors").read_bytes() for folder in (cut.checkpoints_dir, whole.checkpoints_dir)]
-    assert weights[0] == weights[1]
+    same_lines(cut, whole)
     state = json.loads((whole.checkpoint(3) / "trainer.json").read_text("utf-8"))
-    assert state["backend"] == "trl" and state["start_sha256"]
+    assert state["backend"] == "trl" and state["start_sha256"] and state["policy_health"]["best_success"]
+    line = whole.metrics()[0]
+    assert line["health/monitor"] >= 0 and line["health/kl"] == 0.0 and line["rollouts/valid_calls"] > 0
+    shutil.rmtree(cut.checkpoint(3))
+    (cut.path / "trl" / "checkpoint-3" / "model.safetensors").write_bytes(b"half")
+    run_once(tmp_path / "cut", resume=True)
+    same_lines(cut, whole)
 
 
 if __name__ == "__main__":

@@ -87,6 +87,21 @@ def test_ratio(ours: float | None, theirs: float, goal: float | None, cells: tup
     assert ratio_and_goal(ours, theirs, goal) == cells
 
 
+def test_the_sweep_is_judged_by_its_ends() -> None:
+    def at(positions: int, variant: str, cpu_s: float, mib: float) -> dict[str, Any]:
+        return {"positions": positions, "variant": variant, "cpu_s": cpu_s, "mib": mib}
+
+    lines = [at(4096, "ours", 0.6, 210.0), at(512, "ours", 0.5, 209.0), at(512, "naive", 10.0, 4450.0)]
+    lines.append({"positions": 1024, "variant": "naive", "missing": "trl"})
+    part = {"about": ABOUT, "vocab": 151936, "loss_positions": 51, "hidden": 256, "repeats": 3, "lines": lines}
+    page = render(measured() | {"sweep": part})
+    assert row_of(page, "| 512 |") == "| 512 | 0.50 | 209 |  |  | 10.00 | 4450 | 0.050 | 0.047 |"
+    assert "not installed" in row_of(page, "| 1024 |") and row_of(page, "| 4096 |").startswith("| 4096 | 0.60 | 210 |")
+    assert row_of(page, "| time |") == "| time | 1.200 | 1.1: **missed** |"
+    assert row_of(page, "| memory |") == "| memory | 1.005 | 1.1: met |"
+    assert "few loss positions among ever more" in render(measured()) and "few loss positions among" not in page
+
+
 def test_a_stale_page_is_found_and_written_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "docs").mkdir()
     assert "does not exist" in problems(tmp_path)[0]
@@ -115,3 +130,19 @@ def test_a_command_names_no_folder_of_the_machine() -> None:
 def test_a_file_of_another_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="the name must be one of"):
         gather([tmp_path / "other.json"], tmp_path)
+
+
+def test_rollouts_beside_trl_say_more_is_better() -> None:
+    side = {"tokens": 80.0, "messages": 7.0, "success": 0.25}
+    ours, trl = (
+        {**side, "episodes_per_cpu_s": 20.0, "trained_per_cpu_s": 900.0},
+        {**side, "episodes_per_cpu_s": 10.0, "trained_per_cpu_s": 1000.0},
+    )
+    shape = {"groups": 8, "size": 6, "steps": 2, "room": 700}
+    rows = [{"batch": 48, "episodes_per_cpu_s": 30.0, "trained_per_cpu_s": 2000.0}]
+    part = {"about": ABOUT, "rows": rows, "beside": {"shape": shape, "ours": ours, "trl": trl}}
+    page = render({**measured(), "rollouts": part})
+    assert "| episodes per CPU-s of play | 20.0 | 10.0 | 2.00 | 1.5: met |" in page
+    assert "| trained tokens per CPU-s | 900.0 | 1000.0 | 0.90 | 1: **missed** |" in page
+    part["beside"] = {"shape": shape, "ours": ours, "trl": {"problem": "not installed"}}
+    assert "Not measured: not installed." in render({**measured(), "rollouts": part})

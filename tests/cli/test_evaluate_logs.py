@@ -76,6 +76,7 @@ def test_it_writes_the_rows_with_intervals_and_a_null_result_is_told_as_one(fold
         assert row["recurrence"] == 0.0 and row["undecided"] + row["malformed"] == 1.0  # eight tokens of a student that knows nothing
         assert row["recurrence_low"] == 0.0 < row["recurrence_high"]
         lines = [json.loads(line) for line in (run / "evaluation_logs" / f"{row['name']}.jsonl").read_text("utf-8").splitlines()]
+        assert all(line["message"]["role"] == "assistant" and line["message"]["author"] == row["name"] for line in lines)
         assert {line["session_id"] for line in lines} == OUT and {line["origin"] for line in lines} == {"student"}
     pairs = {(p["a"], p["b"]) for p in table["paired"]}
     assert pairs == {("after", "before"), ("after", "placebo"), ("placebo", "before")}
@@ -84,6 +85,12 @@ def test_it_writes_the_rows_with_intervals_and_a_null_result_is_told_as_one(fold
     again = recompose(*call, cwd=folder)
     assert again.code == 0 and json.loads((run / "evaluation_logs.json").read_text("utf-8")) == table
     assert "Null result" in read(again) and "recurrence: after - before" in read(again)
+    assert "h001 unknown_tool" in read(again) and "log Reed {" in read(again)
+    shown = recompose("show", "run", "main", "--full", cwd=folder)
+    assert shown.code == 0 and "Null result" in read(shown) and f"h{len(OUT):03d} unknown_tool" in read(shown)
+    assert recompose("report", "main", "-q", cwd=folder).code == 0
+    page = (run / "report.html").read_text("utf-8")
+    assert page.count('class="held"') == len(OUT) == page.count("in the log") and "Null result" in page
 
 
 def test_what_the_run_was_trained_on_is_not_judged(folder: Path, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from composer_replication.losses.divergence import jsd, kl_student_teacher, kl_t
 from composer_replication.losses.entries import entry_clipped
 from composer_replication.losses.entropy import entropy, eopd_paper, eopd_soft_gate, soft_gate, teacher_entropy
 from composer_replication.losses.policy import token_logprobs
-from composer_replication.losses.reduction import PUBLISHED, Counts, Reduction, reduce, weights
+from composer_replication.losses.reduction import PUBLISHED, Reduction, Units, reduce, weights
 from composer_replication.losses.sampled import Estimator, importance_weights, kl_estimate, ratio, sampled_token
 from composer_replication.losses.schedules import TaidSchedule
 from composer_replication.losses.taid import taid
@@ -75,7 +75,7 @@ class Logits:
         return token_logprobs(logits[self.mask], self.ids[self.mask])
 
     def loss(self, values_N: Tensor, reduction: Reduction = "token_mean", constant: float | None = None) -> Got:
-        w_N = weights(self.sequence_N, reduction=reduction, counts=Counts.of(self.sequence_N), constant=constant, dtype=values_N.dtype)
+        w_N = weights(self.sequence_N, reduction=reduction, counts=Units.of(self.sequence_N), constant=constant, dtype=values_N.dtype)
         total = reduce(values_N, w_N)
         total.backward()
         return {"loss": total.item(), "masked_sum": values_N.sum().item(), "grad_student": self.student.grad}
@@ -244,7 +244,7 @@ class Rollouts:
         self.advantage = f64(x["advantages"])[self.sequence_N]
 
     def loss(self, values_N: Tensor, reduction: Reduction, constant: float | None = None) -> Got:
-        w_N = weights(self.sequence_N, reduction=reduction, counts=Counts.of(self.sequence_N), constant=constant, dtype=values_N.dtype)
+        w_N = weights(self.sequence_N, reduction=reduction, counts=Units.of(self.sequence_N), constant=constant, dtype=values_N.dtype)
         total = reduce(values_N, w_N)
         total.backward()
         return {"loss": total.item(), "masked_sum": values_N.sum().item(), "grad_logps": self.leaf.grad}

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from composer_replication.losses.reduction import PUBLISHED, Counts, Reduction, reduce, weights
+from composer_replication.losses.reduction import PUBLISHED, Reduction, Units, reduce, weights
 
 REDUCTIONS: tuple[Reduction, ...] = ("token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum", "constant", "sum")
 
@@ -38,7 +38,7 @@ def test_any_cut_adds_up_to_the_same_loss_and_gradient(lengths: list[int], reduc
     rows = [rng.normal(size=n) for n in lengths]
     values = torch.tensor(np.concatenate(rows), requires_grad=True)
     sequence = torch.arange(len(rows)).repeat_interleave(torch.tensor(lengths))
-    counts = Counts.of(sequence)
+    counts = Units.of(sequence)
     options = {"reduction": reduction, "counts": counts, "constant": 7.0, "dtype": torch.float64}
     whole = reduce(values, weights(sequence, **options))
     assert whole.item() == pytest.approx(expected(rows, reduction))
@@ -56,14 +56,14 @@ def test_any_cut_adds_up_to_the_same_loss_and_gradient(lengths: list[int], reduc
 def test_sequences_without_a_loss_token_change_nothing(reduction: Reduction) -> None:
     values, sequence = torch.tensor([1.0, 3.0, 5.0]), torch.tensor([0, 0, 1])
     spread = torch.tensor([3, 3, 9])  # the same two, among ten of which eight have no hint
-    first, second = (reduce(values, weights(x, reduction=reduction, counts=Counts.of(x))) for x in (sequence, spread))
+    first, second = (reduce(values, weights(x, reduction=reduction, counts=Units.of(x))) for x in (sequence, spread))
     assert first.item() == second.item()
-    assert Counts.of(spread) == Counts(tokens=3, sequences=2)
+    assert Units.of(spread) == Units(tokens=3, sequences=2)
 
 
 def test_a_sequence_that_is_cut_needs_its_whole_length() -> None:
     values, sequence = torch.tensor([1.0, 3.0, 5.0]), torch.tensor([0, 0, 1])
-    counts, lengths = Counts.of(sequence), torch.bincount(sequence)
+    counts, lengths = Units.of(sequence), torch.bincount(sequence)
     parts = [
         reduce(values[s], weights(sequence[s], reduction="sequence_mean_token_mean", counts=counts, lengths_S=lengths))
         for s in (slice(0, 1), slice(1, 3))
@@ -75,7 +75,7 @@ def test_a_sequence_that_is_cut_needs_its_whole_length() -> None:
 def test_an_empty_step_is_zero_with_zero_gradient(reduction: Reduction) -> None:
     leaf = torch.zeros(3, requires_grad=True)
     sequence = torch.zeros(0, dtype=torch.long)
-    loss = reduce(leaf[:0], weights(sequence, reduction=reduction, counts=Counts.of(sequence), constant=1.0))
+    loss = reduce(leaf[:0], weights(sequence, reduction=reduction, counts=Units.of(sequence), constant=1.0))
     loss.backward()
     assert loss.item() == 0.0 and leaf.grad is not None and leaf.grad.tolist() == [0.0] * 3
 
@@ -84,6 +84,6 @@ def test_every_published_name_has_a_known_reduction() -> None:
     assert set(PUBLISHED.values()) <= set(REDUCTIONS)
     one = torch.zeros(1, dtype=torch.long)
     with pytest.raises(ValueError, match="positive constant"):
-        weights(one, reduction="constant", counts=Counts(tokens=1, sequences=1))
+        weights(one, reduction="constant", counts=Units(tokens=1, sequences=1))
     with pytest.raises(ValueError, match="unknown reduction"):
-        weights(one, reduction="mean", counts=Counts(tokens=1, sequences=1))
+        weights(one, reduction="mean", counts=Units(tokens=1, sequences=1))

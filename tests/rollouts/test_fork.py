@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any, cast
+
 import pytest
 
-from composer_replication.core.errors import AlignmentError, ConfigError
+from composer_replication.core.errors import AlignmentError, ConfigError, DataError
 from composer_replication.core.trace import Turn
 from composer_replication.rollouts.fork import Fork, ForkSpot, fork_to_json, outcome_counts, room_for, sample_forks
 from composer_replication.rollouts.sampler import Sampling
 from composer_replication.rollouts.static_check import SiteCheck
 from composer_replication.tokens.prefix import restore
-from tests.rollouts.logged import ERROR, MISTAKE, call, parrot, renderer, said, session, site
+from tests.rollouts.logged import ERROR, MISTAKE, answered, call, parrot, renderer, said, session, site
 from tests.rollouts.small_world import message_ids, tiny
 
 
@@ -35,6 +38,21 @@ def test_the_student_reads_what_stood_above_the_message_and_nothing_later() -> N
     text = renderer().codec.decode(fed)
     assert "x = 1" in text and MISTAKE not in text and ERROR not in text and "Sorry" not in text
     assert tuple(fed[: len(fork.prefix_ids)]) == fork.prefix_ids and len(fork.prefix_ids) == spot().num_tokens
+
+
+def test_the_context_is_the_logs_own_to_the_character() -> None:
+    """What an environment says is cleaned; a log is not, since its context would then be another one than the examples hold."""
+    log = session()
+    loud = replace(log, turns=(*log.turns[:4], answered("c2", "x = 1 \x1b[31mred\x07"), *log.turns[5:]))
+    prefix = restore(loud, turn=5, renderer=renderer(), max_tokens=4096, room=200)
+    assert prefix is not None
+    own = tuple(renderer().reply(prefix.turns, said("x"), tools=loud.tools)[0])
+    one = ForkSpot(site=site(), turns=prefix.turns, tools=loud.tools, check=SiteCheck.of(loud, site()), ids=own)
+    (fork,), fed = forked(said(call("Read", path="src/a.py")), spots=(one,))
+    assert fork.prefix_ids == own and "\x1b[31mred\x07" in renderer().codec.decode(fed)
+    broken = replace(one, turns=(*one.turns[:4], cast(Any, "no turn")))
+    with pytest.raises(DataError, match="no episode could begin there: a message is str"):
+        forked(said("x"), spots=(broken,))
 
 
 def test_sampled_ids_stay_as_they_were_sampled() -> None:

@@ -161,7 +161,7 @@ def test_only_loss_positions_are_projected(monkeypatch: pytest.MonkeyPatch) -> N
         return run
 
     monkeypatch.setattr("composer_replication.training.channels.fused_logprobs", counted(fused_logprobs))
-    monkeypatch.setattr("composer_replication.training.channels.fused_divergence", counted(fused_divergence))
+    monkeypatch.setattr("composer_replication.training.hinting.fused_divergence", counted(fused_divergence))
     trainer = start_trainer(make_config(**ALL), make_student())
     channel_losses(trainer, collate(EXAMPLES, PAIRS, pad_id=0), count(EXAMPLES, PAIRS))
     assert sorted(rows) == sorted([9, 15, 9, 20, 20])  # teacher, lm_ce, student, reference, policy
@@ -270,7 +270,7 @@ def test_a_step_asks_its_teacher_without_dropout_or_gradient(teacher: str, monke
         seen.append(teacher_ND)
         return fused_divergence(student_ND, head, teacher_ND, teacher_head, **how)
 
-    monkeypatch.setattr("composer_replication.training.channels.fused_divergence", spying)
+    monkeypatch.setattr("composer_replication.training.hinting.fused_divergence", spying)
     trainer = start_trainer(make_config(hint={"teacher": teacher}), make_student(dropout=0.5))
     for seed in (1, 2):
         torch.manual_seed(seed)

@@ -177,11 +177,24 @@ def test_options_that_cannot_be_used_raise(model: Any, start: Any) -> None:
         ({"sdpo_wrapper": "tiad"}, "unknown sdpo_wrapper"),
         ({"dpo_variant": "kto"}, "unknown dpo_variant"),
         ({"alpha_sdpo": -1.0}, "negative weights"),
+        ({"beta_replay": torch.nan}, "negative weights"),
+        ({"sdpo_wrapper": "taid", "taid_t": 2.0}, "t must be a number within 0 and 1, not 2.0"),
+        ({"sdpo_wrapper": "taid", "taid_t": torch.tensor([0.1, 0.2])}, "t must be a number"),
+        ({"jsd_beta": 1.5}, "jsd_beta must be within 0 and 1"),
+        ({"dpo_beta": 0.0}, "dpo_beta must be positive"),
+        ({"dpo_variant": "simpo", "simpo_beta": -1.0}, "simpo_beta must be positive"),
+        ({"sdpo_wrapper": "entropy_opd", "entropy_opd_h_max": 0.0}, "entropy_opd_h_max must be positive"),
     ):
         with pytest.raises(ConfigError, match=words):
             compose_loss(model, batch(), reference=start, **options)
     with pytest.raises(ConfigError, match="nothing to compare"):
         compose_loss(model, batch())
+
+
+def test_t_may_be_a_tensor_of_one_number(model: Any, start: Any) -> None:
+    how = {"sdpo_wrapper": "taid", "reference": start}
+    as_tensor, as_number = (compose_loss(model, batch(), taid_t=t, **how) for t in (torch.tensor(0.25), 0.25))
+    assert as_tensor.sdpo_jsd.item() == as_number.sdpo_jsd.item()
 
 
 def test_reference_log_probs_may_come_with_the_batch(model: Any, start: Any) -> None:

@@ -19,7 +19,8 @@ from composer_replication.losses.channel import CHANNELS, Channel
 from composer_replication.models import tree as tree_module
 from composer_replication.models.load import Student, load_student
 from composer_replication.tokens.batch import collate
-from composer_replication.tokens.example import PreferencePair
+from composer_replication.tokens.example import Action, HintView, PreferencePair, TrainingExample
+from composer_replication.tokens.tree import Forest
 from composer_replication.training import passes as passes_module
 from composer_replication.training.loop import train
 from composer_replication.training.packing import Sharing, micros_of, over_ranks, session_trees, sharing
@@ -51,6 +52,24 @@ def check_layouts(student: Callable[[], Student], data: Session, *, within: floa
 @given(seed=st.integers(0, 10**6), teacher=st.sampled_from(TEACHERS), repeated=st.booleans())
 def test_random_sessions(seed: int, teacher: str, repeated: bool) -> None:
     check_layouts(exact_student, sessions(seed, seed + 1, turns=7, repeated=repeated), hint={"weight": 1.0, "teacher": teacher})
+
+
+@pytest.mark.parametrize("teacher", TEACHERS)
+@pytest.mark.parametrize("overlap", ["whole", "half"])
+def test_a_hint_that_repeats_the_trunk(teacher: str, overlap: str) -> None:
+    """A hint of the very tokens that follow it: its branch is (partly) the trunk itself, a part of it that gets a gradient."""
+    ids = tuple(2 + (k % 4) for k in range(40))  # four tokens over and over
+    hint = ids[8:12] if overlap == "whole" else (*ids[8:10], 30, 31)
+    view = HintView(site_id="s", kind="k", at=8, hint_ids=hint, span=(14, 19), target_ids=ids[14:19])
+    later = HintView(site_id="t", kind="k", at=20, hint_ids=ids[20:24], span=(21, 23), target_ids=ids[21:23])
+    action = Action(span=(30, 34), logprobs=(-3.0,) * 4, advantage=0.5)
+    example = TrainingExample(
+        id="e", session_id="s0", ids=ids, trained=((4, 7), (35, 40)), hints=(view, later), actions=(action,), anchored=((24, 28),)
+    )
+    pair = PreferencePair(id="p", session_id="s0", prefix_ids=ids[:12], chosen_ids=ids[12:15], rejected_ids=(ids[12], 33))
+    forest = Forest.grow([ids, example.teacher_ids(view)])
+    assert forest.over(range(2)).size == 40 + (0 if overlap == "whole" else len(example.teacher_ids(view)) - 10)
+    check_layouts(exact_student, ([example], [pair]), hint={"weight": 1.0, "teacher": teacher})
 
 
 @pytest.mark.parametrize("family", ["mistral", "gemma3"])

@@ -204,6 +204,27 @@ def test_a_resumed_run_watches_the_sites_it_began_with(tmp_path: Path, world: Wo
     assert first and [row["site_id"] for row in first] == [row["site_id"] for row in last]
 
 
+def test_a_run_killed_while_it_chooses_what_to_watch_chooses_again(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first mistakes come after the first checkpoint, so the resumed run does not begin anew."""
+
+    def late(model: Any, envs: Any, *, label: str = "", **how: Any) -> Any:
+        sample = careless_sample if label.startswith("step-2:") else perfect_sample
+        return sample(model, envs, label=label, **how)
+
+    def killed(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(live_module, "sample_rollouts", late)
+    config = live_config(groups=2, train={"steps": 3})
+    run = make_run(tmp_path, config)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(loop_module, "_watch", killed)
+        train(config, student=tiny_student(), run=run, live=make_live(world, config))
+    assert [step for step, _ in run.checkpoints()] == [0, 2] and not run.token_tables()
+    train(config, student=tiny_student(), run=run, live=make_live(world, config), resume=True)
+    assert [step for step, _ in run.token_tables()] == [2, 3]
+
+
 def test_other_rollouts_are_another_run(tmp_path: Path, world: World) -> None:
     result, _ = go(tmp_path, world, train_settings={"steps": 2})
     config = live_config(train={"steps": 2}, groups=4, group_size=3)

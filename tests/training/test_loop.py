@@ -204,7 +204,7 @@ def test_a_detached_hint_loss_is_dead_and_stops_the_run(tmp_path: Path, monkeypa
     def detached(*given, **how):
         return fused_divergence(*given, **how).detach()
 
-    monkeypatch.setattr("composer_replication.training.channels.fused_divergence", detached)
+    monkeypatch.setattr("composer_replication.training.hinting.fused_divergence", detached)
     config = make_config(steps=20, starved_steps=2)
     run = make_run(tmp_path, config)
     with pytest.raises(StoppedError, match="hint was dead at step 2") as caught:
@@ -216,7 +216,7 @@ def test_a_detached_hint_loss_is_dead_and_stops_the_run(tmp_path: Path, monkeypa
 
 
 def test_only_a_detached_hint_loss_does_not_crash_the_backward(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("composer_replication.training.channels.fused_divergence", lambda *g, **k: fused_divergence(*g, **k).detach())
+    monkeypatch.setattr("composer_replication.training.hinting.fused_divergence", lambda *g, **k: fused_divergence(*g, **k).detach())
     line = train_step(start_trainer(make_config(**ONLY_HINT), make_student()), EXAMPLES, [], step=0)
     assert line["hint/status"] == "dead" and line["grad_norm"] == 0
 

@@ -96,7 +96,7 @@ def test_truncated_importance_weights_give_reinforce_on_the_policy_as_it_is() ->
         for a in e.actions:
             for j, then in zip(range(*a.span), a.logprobs, strict=True):
                 now = logp[j - 1, e.ids[j]]
-                r = math.exp(float(now) - then)
+                r = math.exp(float(now.detach()) - then)
                 total = total - min(r, 1.1) * a.advantage * now
                 cut += [r > 1.1] if a.advantage else []
     for x, y in zip(found, torch.autograd.grad(total / SAMPLED, trainer.trainable()), strict=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -94,6 +96,29 @@ def test_pairs_alone_and_pairs_in_proportion() -> None:
     assert examples == [] and len({p.id for p in alone}) == 4
     _, drawn = Sampler(examples=[make_example(i) for i in range(12)], pairs=pairs, batch_examples=4, seed=0).step(0)
     assert len(drawn) == 2
+
+
+def test_pairs_come_with_the_example_they_branch_off() -> None:
+    """Every pair of a drawn session is in the step, each once a pass, and of two windows the one that begins with the prefix brings it."""
+    examples = [make_example(i, hints=0) for i in range(8)]
+    window = replace(examples[0], id="e0 later", ids=examples[0].ids[5:], trained=(), hints=())
+    window = replace(window, trained=((4, 9),))
+    pairs = [replace(make_pair(i), session_id=f"s{i % 3}", id=f"p{i}") for i in range(6)]
+    pairs.append(replace(make_pair(9), session_id="s0", id="late", prefix_ids=window.ids[:7]))
+    sampler = Sampler(examples=[*examples, window], pairs=pairs, batch_examples=3, seed=4)
+    homes = dict(zip([p.id for p in pairs], sampler.homes, strict=True))
+    assert homes == {"p0": "e0", "p1": "e1", "p2": "e2", "p3": "e0", "p4": "e1", "p5": "e2", "late": "e0 later"}
+    seen: list[str] = []
+    for step in range(3):
+        drawn, with_them = sampler.step(step)
+        brought = [p.id for p in pairs if homes[p.id] in {e.id for e in drawn}]
+        assert [p.id for p in with_them] == brought or (not brought and len(with_them) == 1)
+        seen += brought
+    assert sorted(seen) == sorted(homes)  # nine examples, three a step: one pass
+    apart = [
+        p.id for step in range(7) for p in Sampler(examples=examples, pairs=pairs, batch_examples=3, seed=4, batch_pairs=1).step(step)[1]
+    ]
+    assert sorted(apart) == sorted(homes)  # on their own: a pass of their own
 
 
 def test_seeds_and_passes_differ() -> None:

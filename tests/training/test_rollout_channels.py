@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from composer_replication.core.config.student import LoraSettings, StudentSettings
-from composer_replication.core.errors import AlignmentError, ConfigError, DataError
+from composer_replication.core.errors import AlignmentError, DataError
 from composer_replication.losses.channel import CHANNELS, Channel
-from composer_replication.models.load import load_student
 from composer_replication.tokens.batch import collate, micro_batches
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.training.channels import channel_losses, loss_rows
@@ -23,7 +21,6 @@ from composer_replication.training.loop import train
 from composer_replication.training.state import Trainer
 from composer_replication.training.step import accumulate, step_counts, train_step
 from tests.training.small_student import (
-    WordTokenizer,
     make_config,
     make_example,
     make_pair,
@@ -283,14 +280,6 @@ def test_a_bfloat16_student_has_a_slow_average_that_moves() -> None:
     for _ in range(3):
         reference.update(student.model)
     assert float(reference.model.model.norm.weight[0]) == pytest.approx(1 + 0.0078125 * (1 - 0.95**3), rel=1e-6)
-
-
-def test_lora_with_a_slow_average_is_refused(tmp_path: Path) -> None:
-    small_model().save_pretrained(str(tmp_path / "base"))
-    settings = StudentSettings(model=str(tmp_path / "base"), lora=LoraSettings(rank=2, alpha=8))
-    student = load_student(settings, tokenizer=WordTokenizer(), seed=3)
-    with pytest.raises(ConfigError, match="ema does not work with LoRA"):
-        start_trainer(make_config(hint={"teacher": "ema"}), student)
 
 
 def test_the_slow_average_is_in_the_checkpoint_and_nothing_else_is_accepted(tmp_path: Path) -> None:

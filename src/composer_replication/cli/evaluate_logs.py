@@ -7,21 +7,20 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from composer_replication.cli.evaluate_logs_text import say_plan, show_rows
+from composer_replication.cli.evaluate_logs_text import SHOWN, say_plan, show_rows, show_side_by_side
 from composer_replication.cli.job import Job
 from composer_replication.core.codec import read_sessions, read_sites
 from composer_replication.core.config.data import HeldOutSettings
 from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.rundir import RunDir, sha256_of
+from composer_replication.report.logs import logs_view
 from composer_replication.tokens.artefact import EXAMPLES, load_dataset
 
 if TYPE_CHECKING:
     from composer_replication.evaluation.logs import HeldOut
     from composer_replication.evaluation.players import Player
 
-EVALUATION_LOGS = "evaluation_logs.json"
-"""File of the run that holds the rows, beside evaluation.json."""
 NOT_PROVEN = "The examples that the run was trained on are no longer here: that it never saw these sessions rests on its settings alone."
 
 
@@ -48,13 +47,12 @@ def evaluate_on_logs(job: Job, folder: RunDir, players: Sequence[Player], *, not
     if not held.sites:
         raise DataError("no held-out site to evaluate at", where=str(job.sites), fix=_remedy(job))
     notes = [*notes, *_check_training(job, folder, held)]
-    wrote = [folder.path / EVALUATION_LOGS, *(folder.path / "evaluation_logs" / f"{player.name}.jsonl" for player in players)]
+    wrote = [folder.evaluation_logs_json, *(folder.written_at_sites(player.name) for player in players)]
     if job.dry_run:
         return job.finish({"plan": plan, "rows": [player.name for player in players], "notes": notes}, wrote=wrote)
-    from composer_replication.evaluation.logs import play_logs
+    from composer_replication.evaluation.logs import message_to_json, play_logs
     from composer_replication.evaluation.logs_table import logs_table
     from composer_replication.evaluation.players import different, load_player
-    from composer_replication.rollouts.fork import fork_to_json
 
     how = job.config.evaluate
     spots, lost = restore_spots(held, renderer=load_player(after)[1], max_tokens=after.config.build.max_tokens, room=how.log_max_new_tokens)
@@ -69,11 +67,13 @@ def evaluate_on_logs(job: Job, folder: RunDir, players: Sequence[Player], *, not
     )
     table = logs_table({row.name: row.forks for row in shown}, held=held, settings=how, seed=seed, notes=notes)
     table["steps"] = {player.name: player.steps for player in players}
+    table["inputs"] = {path.name: sha256_of(path) for path in (job.sessions, job.sites)}
     table["weights_sha256"] = {row.name: row.weights_sha256 for row in shown}
     for path, row in zip(wrote[1:], shown, strict=True):
-        write_lines(path, map(fork_to_json, row.forks))
-    write_json(folder.path / EVALUATION_LOGS, table)
+        write_lines(path, map(message_to_json, row.forks))
+    write_json(folder.evaluation_logs_json, table)
     show_rows(job, table)
+    show_side_by_side(job, logs_view(folder, work=job.work), most=SHOWN)
     return job.finish(table, wrote=wrote[:1], next_command=f"{job.command('report')} {folder.path.name}")
 
 

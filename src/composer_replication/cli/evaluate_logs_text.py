@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from composer_replication.cli.job import Job
+from composer_replication.report.logs import tally
 
 if TYPE_CHECKING:
     from composer_replication.evaluation.logs import HeldOut
+
+SHOWN, LINE_CHARS = 3, 160
 
 
 def say_plan(job: Job, held: HeldOut) -> dict[str, Any]:
@@ -54,6 +58,33 @@ def show_rows(job: Job, table: Mapping[str, Any]) -> None:
     job.screen.line(f" {table['verdict']['sentence']}", style="bold")
     for line in (*table["verdict"]["reasons"], *table["notes"]):
         job.screen.line(f" note     {line}", style="dim")
+
+
+def show_side_by_side(job: Job, view: Mapping[str, Any] | None, *, most: int) -> None:
+    """The first sites: what the log held, and what each student wrote there, one line each."""
+    for site in view["sites"][:most] if view else ():
+        job.screen.line(f" {site['name']}  {site['kind']}  {site['id']}", style="bold")
+        if site["log"] is not None:
+            job.screen.line(f"   {'log':7} {in_a_line(site['log'])}")
+        for name, samples in site["written"].items():
+            for one in samples[:1]:
+                job.screen.line(f"   {name:7} {in_a_line(one['turn'])}")
+                job.screen.line(f"   {'':7} {one['outcome']}: {one['reason']}   (of {len(samples)}: {tally(samples)})", style="dim")
+    left = len(view["sites"]) - most if view else 0
+    if left > 0:
+        job.screen.line(f" {left} more sites: {job.command('report')} shows them side by side", style="dim")
+
+
+def in_a_line(turn: Mapping[str, Any] | None) -> str:
+    """A message in one line, calls as NAME {arguments}; cut, and said so."""
+    if turn is None:
+        return "(not kept)"
+    words = [
+        f"{block['name']} {json.dumps(block['arguments'], ensure_ascii=False)}" if block["type"] == "call" else str(block.get("text", ""))
+        for block in sorted(turn["blocks"], key=lambda block: block["type"] != "call")  # what is judged comes first
+    ]
+    text = " ".join(" · ".join(words).split())
+    return text if len(text) <= LINE_CHARS else f"{text[:LINE_CHARS]} [{len(text) - LINE_CHARS} more characters]"
 
 
 def _cell(row: Mapping[str, Any], metric: str) -> str:

@@ -32,6 +32,7 @@ VERBS: dict[str, str] = {
     "train": "Examples -> a run directory.",
     "evaluate": "A run and its controls on unseen tasks -> evaluation.json.",
     "report": "A run, or the audit of your logs, as one HTML page.",
+    "export": "A run's student -> a folder that servers read, and the command that serves it.",
     "show": "One session, site, example or run, in the terminal.",
 }
 

@@ -56,7 +56,7 @@ def show(
     if noun == "pair":
         return show_pair(job, id, full=full)
     if noun == "run":
-        return show_run(job, id)
+        return show_run(job, id, full=full)
     if noun == "site":
         return _site(job, id, full=full, before=before, after=after)
     return _session(job, id, full=full)

@@ -6,16 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from composer_replication.cli.evaluate_logs_text import SHOWN, show_side_by_side
 from composer_replication.cli.job import Job
 from composer_replication.cli.lookup import find
 from composer_replication.core.errors import DataError
-from composer_replication.core.rundir import LATEST
+from composer_replication.core.rundir import LATEST, open_run
 from composer_replication.report.data import run_view
+from composer_replication.report.logs import logs_view
 
 
-def show_run(job: Job, wanted: str) -> int:
+def show_run(job: Job, wanted: str, *, full: bool = False) -> int:
     """A run by name, by the beginning of its name, by folder, or the latest."""
-    view = run_view(run_folder(job, wanted))
+    folder = run_folder(job, wanted)
+    view = run_view(folder)
     screen = job.screen
     screen.line(
         f" {view['id']}  {view['state']}  {view['steps']} of {view['steps_planned']} steps  attempt {view['attempts']}", style="bold"
@@ -30,7 +33,14 @@ def show_run(job: Job, wanted: str) -> int:
         screen.line(f" event  {event['kind']}  {told}")
     for checkpoint in view["checkpoints"]:
         screen.line(f" kept   {checkpoint['path']}")
-    screen.result(view)
+    logs = logs_view(open_run(folder), work=job.work)
+    if logs is not None:
+        for row in logs["rows"]:
+            bounds = "no interval" if row["recurrence_low"] is None else f"[{row['recurrence_low']:.3f}, {row['recurrence_high']:.3f}]"
+            screen.line(f" logs   {row['name']}: recurrence {row['recurrence']:.3f} {bounds} at {row['n']} held-out sites")
+        screen.line(f" logs   {logs['verdict']['sentence']}")
+        show_side_by_side(job, logs, most=len(logs["sites"]) if full else SHOWN)
+    screen.result({**view, "logs": logs})
     return 0
 
 

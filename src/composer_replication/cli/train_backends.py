@@ -21,7 +21,7 @@ def check_backend(config: Config, data: Dataset) -> None:
     """Raise MissingExtraError where the backend is not installed, ConfigError for what it does not host; before a run exists."""
     if config.train.backend == "trl":
         from composer_replication.training.backends._compat import require_trl
-        from composer_replication.training.backends.trl_run import refuse
+        from composer_replication.training.backends.trl_settings import refuse
 
         require_trl()
         refuse(config, pairs=data.pairs)

@@ -109,7 +109,7 @@ def step_text(line: Mapping[str, Any], *, left_s: float) -> str:
 
 def show_event(job: Job, event: Mapping[str, Any]) -> None:
     """A warning at once, and how the forwards are laid out; the rest with --verbose."""
-    if event["kind"] in ("starved", "dead", "drift", "restored"):
+    if event["kind"] in ("starved", "dead", "clipped", "drift", "restored"):
         job.screen.line(f" WARNING  {event_text(event)}", style="bold red")
     elif event["kind"] == "start" and event.get("layout"):
         why = event.get("why_rows") or event.get("sharing")

@@ -110,6 +110,15 @@ class RunDir:
         """Rows with intervals and paired differences; absent where no evaluation was run."""
         return self.path / "evaluation.json"
 
+    @property
+    def evaluation_logs_json(self) -> Path:
+        """Recurrence at held-out sites of one's own logs, with intervals; absent where `evaluate --logs` was not run."""
+        return self.path / "evaluation_logs.json"
+
+    def written_at_sites(self, name: str) -> Path:
+        """What one row of that evaluation wrote at each site, with the check's verdict."""
+        return self.path / "evaluation_logs" / f"{name}.jsonl"
+
     def sample_file(self, step: int) -> Path:
         """A few sessions that the policy sampled after `step` steps."""
         return self.path / "samples" / f"step_{step:06d}.jsonl"
@@ -176,10 +185,11 @@ class RunDir:
     def attempt(self) -> Iterator[int]:
         """One launch of the run: state "running" inside, afterwards "done", "stopped:..." or "crashed"; yields its number from 1.
 
-        Torn last lines that a killed launch left are removed first, and the removal is an event.
+        Torn last lines and half-written files that a killed launch left are removed first; a torn line is an event.
         """
         number = int(self.info().get("attempts", 0)) + 1
         self.update(state="running", attempts=number, pid=os.getpid(), ended=None)
+        _drop_leftovers(self.path)
         for path in (self.metrics_jsonl, self.events_jsonl):
             if removed := _drop_torn_line(path):
                 self.add_event("torn_line", file=path.name, bytes=removed)
@@ -330,6 +340,24 @@ def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
     raw = path.read_bytes()
     for line in raw[: raw.rfind(b"\n") + 1].splitlines():
         yield json.loads(line)
+
+
+def _drop_leftovers(folder: Path) -> None:
+    """Remove what `atomic_writer` left in processes that are gone: files called .NAME.PID.part."""
+    for path in folder.rglob(".*.part"):
+        pid = path.name.split(".")[-2]
+        if path.is_file() and pid.isdigit() and not _is_alive(int(pid)):
+            path.unlink(missing_ok=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True  # it is another user's, or no process of this machine: not ours to judge
+    return True
 
 
 def _drop_torn_line(path: Path) -> int:

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+from composer_replication.core.codec import turn_to_json
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.data import HeldOutSettings
 from composer_replication.core.config.rollouts import EvaluateSettings
@@ -25,7 +27,7 @@ from composer_replication.core.trace import Session
 from composer_replication.evaluation.players import Player, load_player
 from composer_replication.evaluation.success import one_thread
 from composer_replication.models.export import weights_sha256
-from composer_replication.rollouts.fork import Fork, ForkSpot, room_for, sample_forks
+from composer_replication.rollouts.fork import Fork, ForkSpot, fork_to_json, room_for, sample_forks
 from composer_replication.rollouts.sampler import Sampling
 from composer_replication.rollouts.static_check import SiteCheck, ToolFacts
 from composer_replication.tokens.prefix import restore
@@ -170,3 +172,8 @@ def play_logs(player: Player, *, spots: Sequence[ForkSpot], settings: EvaluateSe
             label=LABEL,
         )
     return LogsShown(name=player.name, weights_sha256=weights_sha256(student.model), forks=tuple(forks))
+
+
+def message_to_json(fork: Fork) -> dict[str, Any]:
+    """One line of evaluation_logs/<row>.jsonl: what the check said, and the message itself, for whoever wants to read them together."""
+    return {**fork_to_json(fork), "message": turn_to_json(replace(fork.turn, sampled=None))}

@@ -81,13 +81,13 @@ def eopd_paper(
 
 
 def soft_gate(teacher_NV: Tensor, *, h_max: float | None = None, temperature: float = 1.0, vocab: int | None = None) -> Tensor:
-    """clamp(teacher entropy / h_max, 0, 1) per token; h_max = log V where it is not given.
+    """clamp(teacher entropy / h_max, 0, 1) per token; h_max = log V where it is not given, and of a single column the gate is 0.
 
     >>> soft_gate(torch.tensor([[0.0, 0.0], [0.0, -torch.inf]])).tolist()
     [1.0, 0.0]
     """
     width = teacher_NV.shape[-1] if vocab is None else vocab
-    top = math.log(width) if h_max is None else h_max
+    top = (math.log(width) or 1.0) if h_max is None else h_max  # of one column the entropy is 0, whatever divides it
     if not top > 0:
         raise ValueError(f"h_max must be positive, not {top}")
     return (teacher_entropy(teacher_NV, temperature=temperature, vocab=vocab) / top).clamp(0.0, 1.0)

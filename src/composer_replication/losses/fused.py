@@ -13,6 +13,7 @@ these weights it is used, otherwise it is made anew, chunk by chunk. `head_gradi
 gradient of each row is known only at the end (dpo, a clipped ratio). A head whose weight needs no gradient costs nothing.
 
 All sums run in float32 from inputs of any precision (float64 stays), also under autocast: bfloat16 logits drown small divergences.
+`fused_divergence` alone has kernels of its own for torch.compile and for Triton; all other functions here run in eager torch everywhere.
 The teacher gets no gradient. Its head may be another one, of another hidden size; only the vocabulary must agree.
 
 Shapes: N positions, D hidden size, V vocabulary.
@@ -21,7 +22,7 @@ Shapes: N positions, D hidden size, V vocabulary.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 import torch
@@ -137,6 +138,7 @@ def fused_rows(
     teacher_ND: Tensor | None = None,
     teacher_head: HeadLike | None = None,
     *,
+    teachers: Sequence[tuple[Tensor, HeadLike]] = (),
     ids_N: Tensor | None = None,
     temperature: float = 1.0,
     vocab: int | None = None,
@@ -153,9 +155,15 @@ def fused_rows(
 
     `fn` gets as many of the three as are given, in this order, and must treat each row on its own: how many it sees at once is not
     fixed. Its gradient is taken by autograd in the forward pass. `temperature` divides the logits before `fn` sees them.
+    `teachers` are several models without gradient, (hidden states, head) each: `fn` then gets their logits as one tensor (K, R, V).
     """
-    kernel = eager.autograd_rows(fn)
-    return _fused(kernel, student_ND, head, teacher_ND, teacher_head, ids_N, temperature, vocab, weights_N, head_gradient, chunk)
+    kernel, more = eager.autograd_rows(fn), None
+    if teachers:
+        if teacher_ND is not None:
+            raise ValueError("give teacher_ND and its head, or teachers, not both")
+        (teacher_ND, teacher_head), *rest = teachers
+        more = tuple(_side(own_ND, own_head).detached() for own_ND, own_head in rest)
+    return _fused(kernel, student_ND, head, teacher_ND, teacher_head, ids_N, temperature, vocab, weights_N, head_gradient, chunk, more)
 
 
 def _divergence_kernel(beta: float, curvature: float, backend: Backend, *, triton_can: bool) -> RowKernel:
@@ -185,6 +193,7 @@ def _fused(
     weights_N: Tensor | None,
     head_gradient: HeadGradient,
     chunk: int | None,
+    more: tuple[Side, ...] | None = None,
 ) -> Tensor:
     if temperature <= 0:
         raise ValueError(f"temperature must be positive, not {temperature}")
@@ -196,15 +205,17 @@ def _fused(
         if teacher_head is None:
             raise ValueError("teacher_ND is given without teacher_head")
         teacher = _side(teacher_ND, teacher_head).detached()
-        if teacher_ND.shape[0] != student_ND.shape[0]:
-            raise ValueError(f"{student_ND.shape[0]} student rows and {teacher_ND.shape[0]} teacher rows do not match")
-    vocab = _vocab(vocab, student, teacher)
+        for own_ND in (teacher_ND, *(side.hidden_ND for side in more or ())):
+            if own_ND.shape[0] != student_ND.shape[0]:
+                raise ValueError(f"{student_ND.shape[0]} student rows and {own_ND.shape[0]} teacher rows do not match")
+    vocab = _vocab(vocab, student, teacher, *(more or ()))
     _check_ids(ids_N, rows=student_ND.shape[0], vocab=vocab)
     if weights_N is not None and weights_N.shape != student_ND.shape[:1]:
         raise ValueError(f"weights {tuple(weights_N.shape)} and {student_ND.shape[0]} rows do not match")
     plan = Plan(
         kernel=kernel,
         teacher=teacher,
+        more=more,
         ids_N=None if ids_N is None else ids_N.long(),
         weights_N=None if weights_N is None else weights_N.detach(),
         scale=float(head.scale),
@@ -226,8 +237,8 @@ def _side(hidden_ND: Tensor, head: HeadLike) -> Side:
     return Side(hidden_ND=hidden_ND, weight_VD=weight_VD, bias_V=bias_V, scale=float(head.scale), softcap=head.softcap)
 
 
-def _vocab(vocab: int | None, student: Side, teacher: Side | None) -> int:
-    sizes = [side.weight_VD.shape[0] for side in (student, teacher) if side is not None]
+def _vocab(vocab: int | None, student: Side, *teachers: Side | None) -> int:
+    sizes = [side.weight_VD.shape[0] for side in (student, *teachers) if side is not None]
     if vocab is None and len(set(sizes)) > 1:
         raise ValueError(f"student and teacher have {sizes[0]} and {sizes[1]} logits; say with vocab= how many of them are tokens of both")
     if vocab is not None and not 0 < vocab <= min(sizes):

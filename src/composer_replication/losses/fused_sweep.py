@@ -38,7 +38,10 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a sweep does; everything but the student's tensors."""
+    """What a sweep does; everything but the student's tensors.
+
+    `more` are further teachers: the kernel then gets all their logits as one tensor (K, R, V), also where `more` is empty.
+    """
 
     kernel: RowKernel
     teacher: Side | None
@@ -50,6 +53,7 @@ class Plan:
     vocab: int
     chunk: int | None
     head_early: bool
+    more: tuple[Side, ...] | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -128,10 +132,11 @@ def sweep(student: Side, plan: Plan, weights_N: Tensor | None, *, hidden: bool, 
     rows, vocab = near.shape[0], plan.vocab
     own = Projection(student, plan, work, None)
     other = None if plan.teacher is None else Projection(plan.teacher, plan, work, own)
-    chunk = plan.chunk or chunk_rows(near.device.type, vocab, work.itemsize * (1 if other is None else 2))
+    others = [] if other is None else [other, *(Projection(side, plan, work, own) for side in plan.more or ())]
+    chunk = plan.chunk or chunk_rows(near.device.type, vocab, work.itemsize * (1 + len(others)))
     size = (min(chunk, rows), vocab)
     z_CV = torch.empty(size, dtype=work, device=near.device)
-    t_CV = None if other is None else torch.empty_like(z_CV)
+    t_KCV = torch.empty((len(others), *size), dtype=work, device=near.device)
     block = plan.kernel.block if near.device.type == "cpu" else max(plan.kernel.block, _CUDA_BLOCK)
     step = max(1, min(block // vocab, size[0]))
     scratch_SRV = torch.empty((plan.kernel.scratch, step, vocab), dtype=work, device=near.device)
@@ -145,10 +150,10 @@ def sweep(student: Side, plan: Plan, weights_N: Tensor | None, *, hidden: bool, 
     for start in range(0, rows, chunk):
         part = slice(start, min(start + chunk, rows))
         z = z_CV[: part.stop - start]
-        t = None if t_CV is None else t_CV[: part.stop - start]
         own.logits(part, z)
-        if other is not None and t is not None:
-            other.logits(part, t)
+        for teacher, t_CV in zip(others, t_KCV, strict=True):
+            teacher.logits(part, t_CV[: len(z)])
+        t = None if not others else t_KCV[:, : len(z)] if plan.more is not None else t_KCV[0, : len(z)]
         ids_C = None if plan.ids_N is None else plan.ids_N[part]
         values_C, factor_C = run_blocks(plan, own, z, t, ids_C, scratch_SRV, want=hidden or head)
         swept.values_N[part] = values_C
@@ -176,7 +181,7 @@ def run_blocks(
         z_RV = z_CV[block]
         slope_RV = own.slope(z_RV) if want else None
         values_R, factor_R = plan.kernel.rows(
-            z_RV, None if t_CV is None else t_CV[block], None if ids_C is None else ids_C[block], scratch_SRV[:, : len(z_RV)], want
+            z_RV, None if t_CV is None else t_CV[..., block, :], None if ids_C is None else ids_C[block], scratch_SRV[:, : len(z_RV)], want
         )
         if slope_RV is not None:
             z_RV.mul_(slope_RV)

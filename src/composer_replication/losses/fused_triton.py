@@ -97,6 +97,21 @@ def _log_sum(ptr, vocab, TILE: tl.constexpr):
 
 
 @triton.jit
+def _tile(z_ptr, t_ptr, column, vocab, z_max, z_lse, t_max, t_lse, BETA: tl.constexpr):
+    """p_s, p_t and what compares them in one tile of a row: for a jsd p_t / p_s - 1, held above -1, for a KL the ratio in nats."""
+    inside = column < vocab
+    z = tl.load(z_ptr + column, mask=inside, other=-float("inf")) - z_max
+    t = tl.load(t_ptr + column, mask=inside, other=-float("inf")) - t_max
+    if BETA == 2:
+        ps, pt = tl.exp2(tl.maximum(z, _FLOOR) - z_lse), tl.exp2(t - t_lse)
+        apart = tl.maximum(pt / ps - 1.0, _LOWEST)
+    else:
+        z, t = z - z_lse, t - t_lse
+        ps, pt, apart = tl.exp2(z), tl.exp2(t), _ratio(z, t)
+    return ps, pt, apart
+
+
+@triton.jit
 def _rows(z_ptr, t_ptr, values_ptr, vocab, z_stride, t_stride, beta, BETA: tl.constexpr, WANT: tl.constexpr, TILE: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     z_ptr += row * z_stride
@@ -108,19 +123,14 @@ def _rows(z_ptr, t_ptr, values_ptr, vocab, z_stride, t_stride, beta, BETA: tl.co
     second = tl.zeros([TILE], tl.float32)  # jsd: sum of p_t (r - L)
     for start in range(0, vocab, TILE):
         inside = start + column < vocab
-        z = tl.load(z_ptr + start + column, mask=inside, other=-float("inf")) - z_max
-        t = tl.load(t_ptr + start + column, mask=inside, other=-float("inf")) - t_max
+        ps, pt, apart = _tile(z_ptr, t_ptr, start + column, vocab, z_max, z_lse, t_max, t_lse, BETA)
         if BETA == 2:
-            ps, pt = tl.exp2(tl.maximum(z, _FLOOR) - z_lse), tl.exp2(t - t_lse)
-            u = tl.maximum(pt / ps - 1.0, _LOWEST)
-            mix = _log1p(beta * u)
+            mix = _log1p(beta * apart)
             first += tl.where(inside, ps * mix, 0.0)
-            second += tl.where(inside, pt * (_log1p(u) - mix), 0.0)
+            second += tl.where(inside, pt * (_log1p(apart) - mix), 0.0)
         else:
-            z, t = z - z_lse, t - t_lse
-            ps, pt, r = tl.exp2(z), tl.exp2(t), _ratio(z, t)
-            d = _difference(ps, pt, r)
-            summand = pt * r - d if BETA == 0 else d - ps * r
+            d = _difference(ps, pt, apart)
+            summand = pt * apart - d if BETA == 0 else d - ps * apart
             first += tl.where(inside, tl.maximum(summand, 0.0), 0.0)
             if WANT and BETA == 0:
                 tl.store(z_ptr + start + column, -d, mask=inside)
@@ -132,13 +142,6 @@ def _rows(z_ptr, t_ptr, values_ptr, vocab, z_stride, t_stride, beta, BETA: tl.co
         tl.store(values_ptr + row, student)
     if WANT and BETA != 0:
         for start in range(0, vocab, TILE):
-            inside = start + column < vocab
-            z = tl.load(z_ptr + start + column, mask=inside, other=-float("inf")) - z_max
-            t = tl.load(t_ptr + start + column, mask=inside, other=-float("inf")) - t_max
-            if BETA == 2:
-                ps, pt = tl.exp2(tl.maximum(z, _FLOOR) - z_lse), tl.exp2(t - t_lse)
-                grad = (beta - 1.0) * ps * (_log1p(beta * tl.maximum(pt / ps - 1.0, _LOWEST)) + student)
-            else:
-                z, t = z - z_lse, t - t_lse
-                grad = -tl.exp2(z) * (_ratio(z, t) + student)
-            tl.store(z_ptr + start + column, grad, mask=inside)
+            ps, pt, apart = _tile(z_ptr, t_ptr, start + column, vocab, z_max, z_lse, t_max, t_lse, BETA)
+            grad = (beta - 1.0) * ps * (_log1p(beta * apart) + student) if BETA == 2 else -ps * (apart + student)
+            tl.store(z_ptr + start + column, grad, mask=start + column < vocab)

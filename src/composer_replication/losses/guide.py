@@ -92,7 +92,7 @@ def simpo_loss(
     return values_P.sum() / max(values_P.numel(), 1)
 
 
-def taid_loss(student_logits: Tensor, teacher_logits: Tensor, mask: Tensor, t: float) -> Tensor:
+def taid_loss(student_logits: Tensor, teacher_logits: Tensor, mask: Tensor, t: float | Tensor) -> Tensor:
     """TAID's mean over the mask: the cross-entropy of the student with softmax((1 - t) sg(student) + t teacher).
 
     >>> z = torch.tensor([[[0.0, 0.0]]]); round(taid_loss(z, z, torch.ones(1, 1), 0.4).item(), 4)  # at identity the entropy, not 0

@@ -31,3 +31,20 @@ def hint_divergence(
     if divergence == "kl(teacher, student)":
         return kl_teacher_student(student_NV, teacher_NV, temperature=temperature, vocab=vocab)
     raise ValueError(f"unknown divergence {divergence!r}")
+
+
+def trust_region(start_NV: Tensor, live_NV: Tensor, *, share: float) -> Tensor:
+    """Logits of a teacher held near the start: (1 - share) * start + share * live, without gradient.
+
+    >>> import torch
+    >>> trust_region(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 2.0]]), share=0.25).tolist()
+    [[0.0, 0.5]]
+
+    SDPO (arXiv 2601.20802, section 2.3): q proportional to p_start^(1 - share) * p_live^share; its code mixes the logits, which is the
+    same after the softmax. Both have read the hint. Share 0 is the frozen teacher, 1 the live one.
+    """
+    if not 0.0 <= share <= 1.0:
+        raise ValueError(f"share must be within 0 and 1, not {share}")
+    if share in (0.0, 1.0):  # 0 times -inf is no number
+        return (live_NV if share == 1.0 else start_NV).detach()
+    return (1.0 - share) * start_NV.detach() + share * live_NV.detach()

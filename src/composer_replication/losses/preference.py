@@ -117,4 +117,7 @@ def simpo(
 def _smoothed(z_P: Tensor, label_smoothing: float) -> Tensor:
     if not 0.0 <= label_smoothing <= 1.0:
         raise ValueError(f"label_smoothing must be within 0 and 1, not {label_smoothing}")
+    # a side that has no share is left out: at a margin of infinity, 0 times its logarithm is no number
+    if label_smoothing in (0.0, 1.0):
+        return -F.logsigmoid(z_P if label_smoothing == 0.0 else -z_P)
     return -(1.0 - label_smoothing) * F.logsigmoid(z_P) - label_smoothing * F.logsigmoid(-z_P)

@@ -1,7 +1,7 @@
 """Reductions as weights by global counts: the sum of weighted values over every micro-batch and rank *is* the step's loss.
 
 No loss function takes a mean. A mean per micro-batch, averaged afterwards, depends on how a step was cut, and weighs a token of
-a short micro-batch more than one of a long; these weights do not, because `Counts` are of the whole step.
+a short micro-batch more than one of a long; these weights do not, because `Units` are of the whole step.
 
     token_mean                 1 / tokens                            DAPO, BNPO, TRL GKD with labels, lasgroup SDPO, verl's default
     sequence_mean_token_mean   1 / (sequences * own length)          GRPO, SAPO, verl GSPO, TRL's SDPO trainer
@@ -43,38 +43,39 @@ PUBLISHED: MappingProxyType[str, Reduction] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
+class Units:
     """What a step holds over all its micro-batches and ranks: loss tokens, and sequences with at least one.
 
-    A sequence without a loss token is not counted: adding one changes nothing. TRL's GRPO and SDPO count it; pass their number for that.
-    Example: Counts(tokens=13, sequences=4)
+    What a channel's sum is divided by; what the channels find in a batch is counted by tokens/batch.py. A sequence without a loss token is
+    not counted: adding one changes nothing. TRL's GRPO and SDPO count it; pass their number for that.
+    Example: Units(tokens=13, sequences=4)
     """
 
     tokens: int
     sequences: int
 
     @staticmethod
-    def of(sequence_N: Tensor) -> Counts:
-        """Counts of a step that is one batch on one rank.
+    def of(sequence_N: Tensor) -> Units:
+        """Units of a step that is one batch on one rank.
 
-        >>> Counts.of(torch.tensor([0, 0, 3]))
-        Counts(tokens=3, sequences=2)
+        >>> Units.of(torch.tensor([0, 0, 3]))
+        Units(tokens=3, sequences=2)
         """
-        return Counts(tokens=sequence_N.numel(), sequences=int(sequence_N.unique().numel()))
+        return Units(tokens=sequence_N.numel(), sequences=int(sequence_N.unique().numel()))
 
 
 def weights(
     sequence_N: Tensor,
     *,
     reduction: Reduction,
-    counts: Counts,
+    counts: Units,
     constant: float | None = None,
     lengths_S: Tensor | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """The factor of each token's value, such that `(values * weights).sum()` over the whole step is the reduced loss.
 
-    >>> weights(torch.tensor([0, 0, 1]), reduction="sequence_mean_token_mean", counts=Counts(tokens=3, sequences=2)).tolist()
+    >>> weights(torch.tensor([0, 0, 1]), reduction="sequence_mean_token_mean", counts=Units(tokens=3, sequences=2)).tolist()
     [0.25, 0.25, 0.5]
 
     `sequence_N` says to which sequence a token belongs. `lengths_S` is needed only where a sequence is cut over micro-batches: its loss

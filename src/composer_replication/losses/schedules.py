@@ -12,7 +12,9 @@ measured; taken as a measurement, the next change is about -1e15 and the momentu
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,6 +66,14 @@ class TaidSchedule:
         gain = self.alpha * _sigmoid(self.momentum) * (1.0 - self.t)
         self.t = min(self.t_end, max(floor, self.t + gain)) if self.adaptive else floor
         return self.t
+
+    def state(self) -> dict[str, float | None]:
+        """What moves, for a checkpoint; the settings are the run's own."""
+        return {"t": self.t, "previous_loss": self.previous_loss, "momentum": self.momentum}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Put `state` back."""
+        self.t, self.previous_loss, self.momentum = state["t"], state["previous_loss"], state["momentum"]
 
 
 def _sigmoid(x: float) -> float:

@@ -98,7 +98,7 @@ def cispo(logp_N: Tensor, sampled_logp_N: Tensor, advantage_N: Tensor, *, cap: f
     `cap` is the largest weight itself: TRL's `epsilon_high` = cap; verl's `clip_ratio_high` = cap - 1, `clip_ratio_low` = 1 - floor.
     """
     weight_N = ratio(logp_N.detach(), sampled_logp_N).clamp(floor, cap)
-    return -weight_N * advantage_N * logp_N
+    return _reinforced(-weight_N * advantage_N, logp_N)
 
 
 def sapo(
@@ -137,7 +137,7 @@ def vespo(
     k_N = _by_sign(positive_N, k_positive, k_negative, logp_N)
     lam_N = _by_sign(positive_N, lambda_positive, lambda_negative, logp_N)
     phi_N = torch.exp(lam_N + k_N * log_w_N - lam_N * log_w_N.exp())
-    return -phi_N * advantage_N * logp_N
+    return _reinforced(-phi_N * advantage_N, logp_N)
 
 
 def off_policy_keep(
@@ -156,6 +156,11 @@ def off_policy_keep(
 def _by_sign(positive_N: Tensor, yes: float, no: float, like_N: Tensor) -> Tensor:
     """One of two numbers per token, in the log-probs' precision: where() on plain numbers would round them to float32."""
     return torch.where(positive_N, like_N.new_tensor(yes), like_N.new_tensor(no))
+
+
+def _reinforced(slope_N: Tensor, logp_N: Tensor) -> Tensor:
+    """slope * logp, and exactly 0 where the slope is 0: 0 times a log-prob of -inf is no number."""
+    return torch.where(slope_N == 0, 0.0, slope_N * logp_N)
 
 
 def _clipped_surrogate(

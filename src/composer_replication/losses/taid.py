@@ -16,17 +16,16 @@ from composer_replication.losses.distances import teacher_cross_entropy
 from composer_replication.losses.divergence import match_logits
 
 
-def taid_target(student_NV: Tensor, teacher_NV: Tensor, *, t: float, vocab: int | None = None) -> Tensor:
+def taid_target(student_NV: Tensor, teacher_NV: Tensor, *, t: float | Tensor, vocab: int | None = None) -> Tensor:
     """Logits of the mixture that TAID distils from, without gradient.
 
     >>> taid_target(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 1.0]]), t=0.5).tolist()
     [[0.0, 0.5]]
 
     A column that is -inf on either side is -inf in the mixture, except where that side has no share. Where no column is left the
-    student is its own target: it has nothing to chase there.
+    student is its own target: it has nothing to chase there. A t of its own may be a tensor of one number, as in the authors' code.
     """
-    if not isinstance(t, float | int) or not 0.0 <= t <= 1.0:
-        raise ValueError(f"t must be a number within 0 and 1, not {t!r}")
+    t = share_of(t)
     student_NV, teacher_NV = match_logits(student_NV, teacher_NV, vocab=vocab)
     work = torch.promote_types(torch.promote_types(student_NV.dtype, teacher_NV.dtype), torch.float32)
     student_NV, teacher_NV = student_NV.detach().to(work), teacher_NV.to(work)
@@ -37,7 +36,19 @@ def taid_target(student_NV: Tensor, teacher_NV: Tensor, *, t: float, vocab: int 
     return torch.where(nothing_N1, student_NV, mixed_NV)
 
 
-def taid(student_NV: Tensor, teacher_NV: Tensor, *, t: float, temperature: float = 1.0, vocab: int | None = None) -> Tensor:
+def share_of(t: float | Tensor) -> float:
+    """t as a plain number; raises ValueError for what is none, or lies outside 0 to 1.
+
+    >>> share_of(torch.tensor(0.5))
+    0.5
+    """
+    number = t.item() if isinstance(t, Tensor) and t.ndim == 0 else t
+    if not isinstance(number, float | int) or not 0.0 <= number <= 1.0:
+        raise ValueError(f"t must be a number within 0 and 1, not {t!r}")
+    return float(number)
+
+
+def taid(student_NV: Tensor, teacher_NV: Tensor, *, t: float | Tensor, temperature: float = 1.0, vocab: int | None = None) -> Tensor:
     """TAID's loss per token: cross-entropy of the student with the mixture at t.
 
     >>> z = torch.tensor([[0.0, 0.0]]); z2 = torch.tensor([[0.0, 2.0]])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 
-from composer_replication.core.errors import DataError
+from composer_replication.core.errors import DataError, need
 from composer_replication.models.load import Student
 
 WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"
@@ -30,6 +31,25 @@ def save_student(student: Student, folder: Path) -> None:
         if getattr(student.model, "generation_config", None) is not None:
             student.model.generation_config.save_pretrained(str(folder))
     student.tokenizer.save_pretrained(str(folder))
+
+
+def save_served(model: Any, tokenizer: Any, folder: Path, *, template: str, end_ids: Sequence[int]) -> None:
+    """Write a model (or a peft model's adapter) so that any server reads it as it was trained; the caller makes it appear atomically.
+
+    `template` becomes the chat template, the one that was trained with; generation ends at `end_ids`, which its messages end with, and at
+    what ended it before.
+    """
+    need("transformers", extra="train").utils.logging.disable_progress_bar()  # a library does not draw on the terminal
+    folder.mkdir(parents=True, exist_ok=True)
+    generation = getattr(model, "generation_config", None)
+    if generation is not None:
+        known = generation.eos_token_id if isinstance(generation.eos_token_id, list) else [generation.eos_token_id]
+        ends = dict.fromkeys(int(i) for i in (*known, *end_ids, tokenizer.eos_token_id) if i is not None)
+        generation.eos_token_id = list(ends)
+        generation.save_pretrained(str(folder))
+    model.save_pretrained(str(folder))
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(str(folder))
 
 
 def load_weights(student: Student, folder: Path) -> None:

@@ -163,11 +163,16 @@ def check_projection(model: Any) -> None:
 
 @contextmanager
 def scoring(model: Any, *, adapters: bool = True) -> Iterator[None]:
-    """Score without gradient and without dropout; `adapters=False` switches LoRA off, which gives the weights it started from."""
-    was_training = model.training
+    """Score without gradient and without dropout; `adapters=False` switches LoRA off, which gives the weights it started from.
+
+    Afterwards every module is in the mode it was in: a dropout that its owner keeps in eval is not woken up.
+    """
+    was_training, modes = model.training, [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with torch.no_grad(), nullcontext() if adapters else model.disable_adapter():
             yield
     finally:
         model.train(was_training)
+        for module, mode in modes:
+            module.training = mode

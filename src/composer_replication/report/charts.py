@@ -11,6 +11,8 @@ from composer_replication.report.html import Html, el
 WIDTH, HEIGHT = 340, 120
 LEFT, RIGHT, TOP, BOTTOM = 46, 8, 10, 26
 MAX_POINTS = 240
+NAME_CHARS = 24  # of a row's name; the rest is in its title
+CHAR_WIDTH = 6.6  # of the style sheet's 11 px, wide letters included
 Point = tuple[float, float]
 MARKED = ("starved", "dead", "exhausted")
 
@@ -138,7 +140,8 @@ class _Plot:
 
 def interval_chart(title: str, rows: Sequence[tuple[str, float, float, float]], *, low: float, high: float, zero: bool = False) -> Html:
     """One dot with its interval per row, (name, value, low, high), on an axis from `low` to `high`; `zero` draws the line at zero."""
-    width, height, left = 340, 22 * len(rows) + 26, 104
+    longest = max((min(len(name), NAME_CHARS) for name, *_ in rows), default=0)
+    width, height, left = 340, 22 * len(rows) + 26, max(104, round(CHAR_WIDTH * longest) + 12)
 
     def x(value: float) -> float:
         return round(left + (min(max(value, low), high) - low) / (high - low) * (width - left - 14), 1)
@@ -154,7 +157,7 @@ def interval_chart(title: str, rows: Sequence[tuple[str, float, float, float]], 
             el(
                 "g",
                 told,
-                el("text", name if len(name) <= 18 else name[:17] + "…", x=left - 8, y=y + 4, cls="end"),
+                el("text", name if len(name) <= NAME_CHARS else name[: NAME_CHARS - 1] + "…", x=left - 8, y=y + 4, cls="end"),
                 el("line", x1=x(a), x2=x(b), y1=y, y2=y, cls="whisker"),
                 el("circle", cx=x(value), cy=y, r=4, cls="dot c0"),
             )

@@ -15,6 +15,8 @@ from composer_replication.report.claims import claims
 from composer_replication.report.data import run_view
 from composer_replication.report.evidence import AFTER, read_evaluation
 from composer_replication.report.funnel import changed_files, not_trained, read_object, run_chains
+from composer_replication.report.logs import logs_view
+from composer_replication.report.lost import lost_rows
 from composer_replication.report.rollout_sites import rollout_sites
 from composer_replication.report.views import turn_view
 from composer_replication.report.work import SHOWN_SITES, work_view
@@ -41,11 +43,13 @@ def run_report(path: Path, *, work: Path | None = None, num_sites: int = SHOWN_S
         **run_view(path),
         "platform": run.info().get("platform", ""),
         "evaluation": evaluation,
+        "logs": logs_view(run, work=folder),
         "again": again(run, evaluation),
         "watched": tokens,
         "rollout_sites": rollout_sites(run, tokens["sites"]),
         "work": _used(work_view(folder, first=list(tokens["sites"]), num_sites=num_sites), settings, metrics) if there else None,
         "chains": run_chains(metrics),
+        "lost": lost_rows(metrics),
         "stale": _stale(run, folder) if there else [],
         "samples": samples(run),
     }

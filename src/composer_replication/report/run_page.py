@@ -9,6 +9,7 @@ from composer_replication.report.charts import Line, interval_chart, line_chart
 from composer_replication.report.claims import FAMILY_TITLES
 from composer_replication.report.evidence import signed
 from composer_replication.report.html import Child, Html, document, el, join, plural, table
+from composer_replication.report.logs_section import logs_section
 from composer_replication.report.page import MAX_BYTES, contents, facts, fitted, funnel, number, own_chains, reading, section
 from composer_replication.report.sites_section import Limits, cut, sites_section, turn_block
 from composer_replication.report.words import CHANNELS, STATUSES
@@ -32,7 +33,7 @@ GROUPS = {
 }
 NO_EVALUATION = "No evaluation was run, so nothing is claimed about the trained model. A loss that falls is no evidence of learning."
 IMPORTED = "training on them is context distillation, and the terms of the model that wrote a log may restrict it."
-LOUD = ("starved", "dead", "stopped", "torn_line", "resume", "guard", "restored")
+LOUD = ("starved", "dead", "clipped", "stopped", "lost", "handover_failed", "torn_line", "resume", "guard", "restored")
 
 
 def run_page(view: Mapping[str, Any], *, where: str = "", max_bytes: int = MAX_BYTES) -> str:
@@ -43,6 +44,7 @@ def run_page(view: Mapping[str, Any], *, where: str = "", max_bytes: int = MAX_B
 def _draw(view: Mapping[str, Any], where: str, limits: Limits, note: str) -> str:
     parts: list[tuple[str, str, Html | None]] = [
         ("result", "Did it work?", _result(view["evaluation"])),
+        ("logs", "On your own logs", logs_section(view["logs"], limits) if view["logs"] else None),
         ("channels", "Channels", _channels(view)),
         ("data", "Where the data went", _data(view)),
         ("sites", "Sites", _sites(view, where, limits)),
@@ -222,6 +224,7 @@ def _channels(view: Mapping[str, Any]) -> Html:
         el("p", f"Off (weight 0): {', '.join(off)}.", cls="quiet") if off else None,
         el("p", "Ticks below a line mark steps in which the channel was starved or dead (red) or exhausted (grey).", cls="quiet"),
         el("div", cards, cls="grid"),
+        _lost(view.get("lost", ())),
         _events(view["events"]),
     )
 
@@ -245,6 +248,14 @@ def _cards(name: str, channel: Mapping[str, Any], measures: Mapping[str, Any]) -
         line_chart(name, [Line(title, colour, points)], note=title, marks=channel["steps"]),
         line_chart(f"{name}: tokens per step", [Line("tokens", colour, channel["tokens_per_step"]["points"])]),
     ]
+
+
+def _lost(rows: Sequence[Mapping[str, Any]]) -> Html | None:
+    if not rows:
+        return None
+    lines = [(row["what"], number(row["count"]), row["cost"]) for row in rows]
+    caption = f"what was lost on the way, of {number(rows[0]['of'])} rollouts"
+    return table(lines, head=("what", "how often", "what it cost"), numbers=(1,), caption=caption)
 
 
 def _events(events: Sequence[Mapping[str, Any]]) -> Html | None:

@@ -43,13 +43,17 @@ def clean_text(text: str | bytes, *, max_chars: int) -> str:
 
 
 def checked_opening(opening: object, *, limits: Limits) -> Opening:
-    """The opening with clean texts; raises FaultError where it is none."""
+    """The opening with clean texts, one of a log as it stands; raises FaultError where it is none."""
     if not isinstance(opening, Opening):
         raise FaultError(f"open() gave {type(opening).__name__}, not an Opening")
     if not opening.turns:
         raise FaultError("the opening holds no message")
     if not all(isinstance(tool, ToolSpec) for tool in opening.tools):
         raise FaultError("a tool on offer is no ToolSpec")
+    if opening.logged:
+        if wrong := next((turn for turn in opening.turns if not isinstance(turn, Turn)), None):
+            raise FaultError(f"a message is {type(wrong).__name__}, not a Turn")
+        return opening
     return Opening(turns=tuple(_turn(turn, limits=limits) for turn in opening.turns), tools=tuple(opening.tools))
 
 

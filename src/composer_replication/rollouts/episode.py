@@ -13,6 +13,7 @@ the same ids. An environment that raises, hangs, or says what is no answer ends 
     done           the environment ended it                          cut_off       it did so on a message that had no end
     max_turns      no more messages allowed                          max_sampled   no more tokens allowed
     max_context    the next message would have no room               env_error, env_timeout   the environment failed or hung
+    no_message     the server that writes the messages gave none
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from composer_replication.core.trace import (
     ToolSpec,
     Turn,
 )
-from composer_replication.rollouts.border import FaultError, checked_opening, checked_reply
+from composer_replication.rollouts.border import FaultError, checked_opening, checked_reply, clean_text
 from composer_replication.rollouts.crew import MAX_WORDS, Job, Outcome
 from composer_replication.rollouts.envs.env import Env, Opening, Reply
 from composer_replication.rollouts.meter import Meter
@@ -51,9 +52,9 @@ CUT = "cut_off"
 """The tag of a message that was ended by force."""
 MALFORMED = "malformed_call"
 """The name under which a call that could not be read is kept: ToolCall(id, "malformed_call", {"text": what was written})."""
-Ended = Literal["done", "cut_off", "max_turns", "max_sampled", "max_context", "env_error", "env_timeout"]
-LOST: tuple[Ended, ...] = ("env_error", "env_timeout")
-"""Ends that are the environment's doing."""
+Ended = Literal["done", "cut_off", "max_turns", "max_sampled", "max_context", "env_error", "env_timeout", "no_message"]
+LOST: tuple[Ended, ...] = ("env_error", "env_timeout", "no_message")
+"""Ends that are the environment's or the server's doing."""
 _NO_REWARD: tuple[Ended, ...] = (*LOST, "cut_off")
 
 T = TypeVar("T")
@@ -65,8 +66,8 @@ _PROBE = Turn(role="assistant", author=None, blocks=(Text("x"),))
 class Rollout:
     """A finished episode: the session, the ids its student read and wrote, and why it ended.
 
-    `ids` end with the last sampled token. `session.outcome` is the reward: 0 where the environment failed ("env_error", "env_timeout";
-    `failure` has its words) or the last message had no end. `measures` are what the environment counted, by name. `num_refused` calls
+    `ids` end with the last sampled token. `session.outcome` is the reward: 0 where the episode was lost (`LOST`;
+    `failure` has the words) or the last message had no end. `measures` are what the environment counted, by name. `num_refused` calls
     were beyond the bound of one message. `version` names the weights that sampled it: of several, the oldest; -1 = not said.
     """
 
@@ -130,6 +131,7 @@ class Episode:
         self.failure = ""
         self.num_written = self.num_sampled = self.num_cut = self.num_malformed = self.num_refused = self._num_calls = 0
         self.asked: Turn | None = None
+        self._num_said = 0
         self._errors: dict[str, str] = {}
         self._open(opened or self._here(env.open))
 
@@ -163,12 +165,18 @@ class Episode:
         message, self._errors = self._message(tuple(ids), tuple(logprobs), ended=ended)
         self.turns.append(message)
         self.ids.extend(ids)
+        self._num_said = len(self.ids)
         self.num_written += 1
         self.num_sampled += len(ids)
         self.num_cut += not ended
         readable = tuple(b for b in message.blocks if not (isinstance(b, ToolCall) and b.id in self._errors))
         heard = not self._errors or any(isinstance(block, ToolCall) for block in readable)
         self.asked = replace(message, blocks=readable) if heard else None
+
+    def give_up(self, words: str) -> None:
+        """End without the next message, which a server did not give; what the student was about to read is no part of the rollout."""
+        self.ended, self.failure, self.asked = "no_message", _shown(words), None
+        del self.ids[self._num_said :]
 
     def hear(self, outcome: Outcome[Reply] | None, *, max_context_tokens: int) -> None:
         """Add what the environment answered to `asked` (None = it was not asked), and the errors of the calls that it did not get."""
@@ -263,7 +271,7 @@ class Episode:
             self.ids = list(self.voice.renderer.reply(self.turns, _PROBE, tools=self.tools)[0])
 
     def _lose(self, words: str, *, late: bool = False) -> None:
-        self.ended, self.failure = ("env_timeout" if late else "env_error"), words
+        self.ended, self.failure = ("env_timeout" if late else "env_error"), _shown(words)
 
     def _worth(self, worth: Outcome[tuple[float, Mapping[str, float]]]) -> tuple[float, dict[str, float]]:
         """The reward and the measures; an environment that cannot say what an episode was worth has failed it too."""
@@ -352,3 +360,8 @@ class Episode:
                 where=self.name,
                 fix="the chat template rewrites what came earlier: use a prefix-preserving family in student.template",
             )
+
+
+def _shown(words: str) -> str:
+    """Foreign words on a failure: they go into files and onto terminals, so they are as clean as a result."""
+    return clean_text(words[:MAX_WORDS], max_chars=MAX_WORDS)

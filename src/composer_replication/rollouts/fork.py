@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from composer_replication.core.errors import AlignmentError
+from composer_replication.core.errors import AlignmentError, DataError
 from composer_replication.core.site import Site
 from composer_replication.core.trace import ToolSpec, Turn
-from composer_replication.rollouts.envs.env import Opening, Reply
-from composer_replication.rollouts.episode import Rollout
+from composer_replication.rollouts.envs.env import Opening, Reply, RunsIn
+from composer_replication.rollouts.episode import LOST, Rollout
 from composer_replication.rollouts.meter import Meter
 from composer_replication.rollouts.parse import Parser
 from composer_replication.rollouts.sampler import Sampling, sample_rollouts
@@ -69,15 +69,16 @@ class Fork:
 
 
 class _OneMessage:
-    """An environment that hears one message and ends."""
+    """An environment that hears one message and ends; every method returns at once, so no thread of its own is needed."""
 
     max_turns = 1
+    runs_in: RunsIn = "caller"
 
     def __init__(self, spot: ForkSpot) -> None:
         self.task_id, self.spot = spot.site.id, spot
 
     def open(self) -> Opening:
-        return Opening(turns=self.spot.turns, tools=self.spot.tools)
+        return Opening(turns=self.spot.turns, tools=self.spot.tools, logged=True)
 
     def reply(self, turn: Turn) -> Reply:
         return Reply(turns=(), done=True)
@@ -116,6 +117,8 @@ def sample_forks(
 
 
 def _fork(spot: ForkSpot, rollout: Rollout, *, number: int) -> Fork:
+    if rollout.ended in LOST:
+        raise DataError(f"no episode could begin there: {rollout.failure}", where=spot.site.id, fix="report it as a bug")
     turn = rollout.session.turns[len(spot.turns)]
     ids = turn.sampled.ids if turn.sampled is not None else ()
     prefix = rollout.ids[: len(rollout.ids) - len(ids)]

@@ -109,9 +109,20 @@ def fresh(groups: Groups, *, now: int, max_staleness: int) -> Groups:
 
     A group of which fewer than two are left has no difference and goes whole.
     """
+    return _only(groups, lambda r: r.version >= 0 and now - r.version <= max_staleness)
 
+
+def written(groups: Groups) -> Groups:
+    """The groups without rollouts that a server left without a message: they say nothing about the policy.
+
+    A rollout that its environment lost stays: what the policy did may have been the reason. A group of one goes whole.
+    """
+    return _only(groups, lambda r: r.ended != "no_message")
+
+
+def _only(groups: Groups, wanted: Callable[[Rollout], bool]) -> Groups:
     def kept(members: Iterable[Group]) -> tuple[Group, ...]:
-        left = [Group(g.task_id, tuple(r for r in g.rollouts if r.version >= 0 and now - r.version <= max_staleness)) for g in members]
+        left = [Group(g.task_id, tuple(r for r in g.rollouts if wanted(r))) for g in members]
         return tuple(group for group in left if len(group.rollouts) >= 2)
 
     return Groups(groups=kept(groups.groups), flat=kept(groups.flat), num_extra=groups.num_extra)

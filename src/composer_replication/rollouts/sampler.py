@@ -56,7 +56,8 @@ def sample_rollouts(
     same tasks give new episodes; the n-th environment of one task is session `label task:n`. `version` names the weights, e.g. the number
     of steps they have taken; a served model says its own. The model is left in the mode it was in.
     Raises ConfigError (a template whose calls cannot be read, an opening longer than the context), AlignmentError (a template that
-    rewrites what came earlier), StoppedError (logits that are not finite), DataError (a server that does not say which tokens it sampled).
+    rewrites what came earlier), StoppedError (logits that are not finite), DataError (a server that cannot be reached, or does not say
+    which tokens it sampled; one that leaves single requests unanswered costs their episodes).
     """
     voice = Voice.of(renderer, author=author, parser=parser)
     meter = meter if meter is not None else Meter()
@@ -128,8 +129,11 @@ def _play(model: Any, episodes: Sequence[Episode], *, stop: frozenset[int], sett
         else:
             messages = _messages(cache, live, room=room, stop=stop, settings=settings)
         for episode, message in zip(live, messages, strict=True):
-            episode.say(message.ids, message.logprobs, ended=message.ids[-1] in stop)
-        _answer(crew, live, max_context_tokens=settings.max_context_tokens)
+            if isinstance(message, Completion) and message.failure:
+                episode.give_up(message.failure)
+            else:
+                episode.say(message.ids, message.logprobs, ended=message.ids[-1] in stop)
+        _answer(crew, [episode for episode in live if episode.ended is None], max_context_tokens=settings.max_context_tokens)
         going_on = [i for i, episode in enumerate(live) if episode.ended is None]
         if cache is not None:
             cache.keep(going_on)

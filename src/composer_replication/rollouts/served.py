@@ -19,6 +19,7 @@ from __future__ import annotations
 import http.client
 import json
 import math
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -45,15 +46,23 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """The sampled ids, an end token included where there is one, and the log-prob of each."""
+    """The sampled ids, an end token included where there is one, and the log-prob of each; where none came, `failure` has the words."""
 
     ids: list[int]
     logprobs: list[float]
+    failure: str = ""
+
+
+class NoAnswerError(Exception):
+    """The server was busy, gone or too slow; what was asked for is lost, and nothing is wrong with what it says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """A server and the model it serves; `version` names the weights it holds. Raises ConfigError for an address that is none."""
+    """A server and the model it serves; `version` names the weights it holds. Raises ConfigError for an address that is none.
+
+    A busy or vanished server is asked `tries` times in all; one that has not answered after `timeout_s` seconds is not asked again.
+    """
 
     url: str
     model: str
@@ -71,10 +80,19 @@ class ServedModel:
 
     def check(self) -> None:
         """Ask for one token; raises DataError where the server cannot be reached or does not say which token it sampled."""
-        self._one(Prompt(ids=(0,), max_tokens=1, seed=0), temperature=1.0, top_p=1.0, stop=frozenset())
+        given = self._one(Prompt(ids=(0,), max_tokens=1, seed=0), temperature=1.0, top_p=1.0, stop=frozenset())
+        if given.failure:
+            raise DataError(
+                f"the server gave no completion: {given.failure}",
+                where=self.url,
+                fix=f"is {self.model!r} served there? Then resume the run",
+            )
 
     def complete(self, prompts: Sequence[Prompt], *, temperature: float, top_p: float, stop: frozenset[int]) -> list[Completion]:
-        """One message behind each prompt, `num_requests` of them at a time."""
+        """One message behind each prompt, `num_requests` of them at a time; one that the server left unanswered has a `failure`.
+
+        Raises DataError where the server refuses a request, or where what it answers cannot be what was sampled.
+        """
         with ThreadPoolExecutor(max_workers=min(self.num_requests, max(1, len(prompts)))) as pool:
             return list(pool.map(lambda prompt: self._one(prompt, temperature=temperature, top_p=top_p, stop=stop), prompts))
 
@@ -93,31 +111,49 @@ class ServedModel:
             "skip_special_tokens": False,
             "stream": False,
         }
-        answer = self._post(body)
+        try:
+            answer = self._post(body)
+        except NoAnswerError as error:
+            return Completion(ids=[], logprobs=[], failure=str(error))
         if answer.get("model") not in (None, self.model):
             raise DataError(f"the server answered as {answer['model']!r}", where=self.url, fix=f"serve {self.model!r} there")
         return read_completion(answer, prompt=prompt, stop=stop, where=self.url)
 
     def _post(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer as JSON; a server that is busy or gone is asked again, at most `tries` times in all."""
-        request = urllib.request.Request(
-            f"{self.url.rstrip('/')}/completions",
-            data=json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
-            method="POST",
-        )
+        """The answer as JSON; raises NoAnswerError where none came, DataError where the request was refused."""
         what = ""
-        for _ in range(self.tries):
+        for number in range(self.tries):
+            time.sleep(min(2.0, 0.1 * number))
             try:
-                with urllib.request.urlopen(request, timeout=self.timeout_s) as reply:
-                    return _json(reply.read(MAX_REPLY_BYTES + 1), where=self.url)
+                return _json(post(f"{self.url.rstrip('/')}/completions", body, timeout_s=self.timeout_s), where=self.url)
             except urllib.error.HTTPError as error:
                 what = f"HTTP {error.code}: {error.read(300).decode('utf-8', 'replace')}"
                 if error.code < 500 and error.code != 429:
-                    break
+                    fix = f"is {self.model!r} served there?"
+                    raise DataError(f"the server gave no completion: {what}", where=self.url, fix=fix) from error
+            except TimeoutError:
+                raise NoAnswerError(f"no answer within {self.timeout_s:g} s") from None
             except (OSError, http.client.HTTPException) as error:
                 what = f"{type(error).__name__}: {error}"
-        raise DataError(f"the server gave no completion: {what}", where=self.url, fix=f"is {self.model!r} served there?")
+                if isinstance(getattr(error, "reason", None), TimeoutError):
+                    raise NoAnswerError(f"no answer within {self.timeout_s:g} s") from None
+        raise NoAnswerError(what)
+
+
+def post(url: str, body: Mapping[str, Any], *, timeout_s: float) -> bytes:
+    """What a server answers to a JSON body, at most MAX_REPLY_BYTES + 1 of it; raises OSError or HTTPException where it does not.
+
+    The whole answer must be there after `timeout_s` seconds: a server that sends a byte now and then does not hold the run.
+    """
+    request = urllib.request.Request(url, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}, method="POST")
+    end, parts, size = time.monotonic() + timeout_s, [], 0
+    with urllib.request.urlopen(request, timeout=timeout_s) as reply:
+        while size <= MAX_REPLY_BYTES and (part := reply.read1(1 << 16)):
+            parts.append(part)
+            size += len(part)
+            if time.monotonic() > end:
+                raise TimeoutError
+    return b"".join(parts)
 
 
 def read_completion(answer: Mapping[str, Any], *, prompt: Prompt, stop: frozenset[int], where: str) -> Completion:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from composer_replication.core.errors import AlignmentError, ConfigError
-from composer_replication.tokens.example import Action, PreferencePair, Span, TrainingExample
+from composer_replication.tokens.example import Action, HintView, PreferencePair, Span, TrainingExample
 
 Item = TypeVar("Item")
 
@@ -81,7 +81,8 @@ class Counts:
 
     `rollouts` are the examples with an action whose advantage is not 0; `sampled_rollouts` also has those of groups in which all were
     worth the same, where that is known (training/step.py sets it), and is what Dr.GRPO's sum is divided by. `policy_tokens` are those
-    of all actions, advantage 0 or not: what an objective with a mean over tokens divides by.
+    of all actions, advantage 0 or not: what an objective with a mean over tokens divides by. `hint_weight` is the sum of the views'
+    difficulties over their tokens; `credited_tokens` are the action tokens that stand in a hint view.
     Example: Counts(action_tokens=90, rollouts=4, sampled_rollouts=6, lm_tokens=310, lm_spans=12, hint_tokens=48, hint_views=2)
     """
 
@@ -93,6 +94,9 @@ class Counts:
     lm_spans: int = 0
     hint_tokens: int = 0
     hint_views: int = 0
+    hint_weight: float = 0.0
+    credited_tokens: int = 0
+    credited_views: int = 0
     pair_tokens: int = 0
     chosen_tokens: int = 0
     pairs: int = 0
@@ -105,6 +109,8 @@ class Batch:
     """What one forward needs; every field but the counts is a tensor or a structure of tensors, with possibly 0 rows.
 
     `sampled_logp_N` and `advantage_N` go with the tokens of `action`; an action of advantage 0 is not in it, as its loss is 0.
+    `hint_logp_N` (0 where it is not known) and `hint_weight_N` (1) go with those of `hint_student`; `wrong` are the views again below
+    another site's hint, where they carry one.
     """
 
     student: Rows
@@ -117,6 +123,10 @@ class Batch:
     anchor: Targets
     hint_student: Targets
     hint_teacher: Targets
+    hint_logp_N: Tensor
+    hint_weight_N: Tensor
+    wrong: Rows
+    hint_wrong: Targets
     response: Targets
     counts: Counts
 
@@ -149,12 +159,25 @@ def count(examples: Iterable[TrainingExample], pairs: Iterable[PreferencePair] =
         lm_spans=sum(len(e.trained) for e in examples),
         hint_tokens=sum(len(v.target_ids) for e in examples for v in e.hints),
         hint_views=sum(len(e.hints) for e in examples),
+        hint_weight=sum(_weight(v) * len(v.target_ids) for e in examples for v in e.hints),
+        credited_tokens=sum(len(places) for e in examples if (places := _credited(e))),
+        credited_views=sum(bool(places & set(range(*v.span))) for e in examples if (places := _credited(e)) for v in e.hints),
         pair_tokens=sum(len(p.chosen_ids) + len(p.rejected_ids) for p in pairs),
         chosen_tokens=sum(len(p.chosen_ids) for p in pairs),
         pairs=len(pairs),
         anchor_tokens=sum(b - a for e in examples for a, b in e.anchored),
         anchors=sum(len(e.anchored) for e in examples),
     )
+
+
+def _weight(view: HintView) -> float:
+    return 1.0 if view.difficulty is None else view.difficulty
+
+
+def _credited(example: TrainingExample) -> set[int]:
+    """Positions of scored actions that stand in a hint view."""
+    acting = {place for action in scored_actions(example) for place in range(*action.span)} if example.hints else set()
+    return acting & {place for view in example.hints for place in range(*view.span)}
 
 
 def scored_actions(example: TrainingExample) -> list[Action]:
@@ -169,6 +192,10 @@ def collate(examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair]
     """
     views = [(row, e, v) for row, e in enumerate(examples) for v in e.hints]
     acted = [(row, action) for row, e in enumerate(examples) for action in scored_actions(e)]
+    wrong_views = [(e, e.wrong_view(v)) for _, e, v in views if v.wrong_ids]
+    if wrong_views and len(wrong_views) != len(views):
+        raise AlignmentError(f"{len(wrong_views)} of {len(views)} hint views carry another site's hint")
+    wrong = _rows([e.teacher_ids(v) for e, v in wrong_views], pad_id)
     student = _rows([e.ids for e in examples], pad_id)
     teacher = _rows([e.teacher_ids(v) for _, e, v in views], pad_id)
     sides = [(p.prefix_ids, p.chosen_ids) for p in pairs] + [(p.prefix_ids, p.rejected_ids) for p in pairs]
@@ -184,11 +211,16 @@ def collate(examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair]
         anchor=_targets(student, [(row, span) for row, e in enumerate(examples) for span in e.anchored]),
         hint_student=_targets(student, [(row, v.span) for row, _, v in views]),
         hint_teacher=_targets(teacher, [(row, e.teacher_span(v)) for row, (_, e, v) in enumerate(views)]),
+        hint_logp_N=torch.tensor([x for _, _, v in views for x in v.logprobs or (0.0,) * len(v.target_ids)], dtype=torch.float32),
+        hint_weight_N=torch.tensor([_weight(v) for _, _, v in views for _ in v.target_ids], dtype=torch.float32),
+        wrong=wrong,
+        hint_wrong=_targets(wrong, [(row, e.teacher_span(v)) for row, (e, v) in enumerate(wrong_views)]),
         response=_targets(pair, [(row, (len(prefix), len(prefix) + len(side))) for row, (prefix, side) in enumerate(sides)]),
         counts=count(examples, pairs),
     )
     expected = torch.tensor([i for _, _, v in views for i in v.target_ids], dtype=torch.long)
-    if not torch.equal(batch.hint_student.ids_N, expected) or not torch.equal(batch.hint_teacher.ids_N, expected):
+    held = [batch.hint_student, batch.hint_teacher, *([batch.hint_wrong] if wrong_views else [])]
+    if not all(torch.equal(targets.ids_N, expected) for targets in held):
         names = ", ".join(v.site_id for _, _, v in views)
         raise AlignmentError("student and teacher do not hold the same target ids", where=names)
     return batch

@@ -14,7 +14,7 @@ Positions are indices into `ids`; a span (a, b) is half-open. The logits that pr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 from composer_replication.core.errors import AlignmentError
@@ -44,6 +44,8 @@ class HintView:
 
     `rendering` says how the template family wrote the hint: "message" (one of its own) or "appended" (to the message above).
     `origin` says who sampled the target: "student" (on-policy) or "trace" (context distillation).
+    Known only where a setting of train.hint asks for it: `logprobs` of the sampler, one per target id; `difficulty`, the weight of the
+    task's group; `wrong_ids`, another site's hint, which a contrast takes off.
     """
 
     site_id: str
@@ -54,6 +56,9 @@ class HintView:
     target_ids: tuple[int, ...]
     rendering: Literal["message", "appended"] = "message"
     origin: Literal["student", "trace"] = "trace"
+    logprobs: tuple[float, ...] = ()
+    difficulty: float | None = None
+    wrong_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         a, b = self.span
@@ -65,6 +70,8 @@ class HintView:
             raise AlignmentError("an empty hint: the teacher would be the student", where=self.site_id)
         if b - a != len(self.target_ids):
             raise AlignmentError(f"the target span {a}-{b} does not hold {len(self.target_ids)} ids", where=self.site_id)
+        if self.logprobs and len(self.logprobs) != b - a:
+            raise AlignmentError(f"{len(self.logprobs)} log-probs for a target of {b - a} ids", where=self.site_id)
 
     @classmethod
     def from_renderings(
@@ -180,6 +187,10 @@ class TrainingExample:
         shift = len(view.hint_ids)
         return view.span[0] + shift, view.span[1] + shift
 
+    def wrong_view(self, view: HintView) -> HintView:
+        """The same place and target below another site's hint; raises AlignmentError where the view carries none."""
+        return replace(view, hint_ids=view.wrong_ids, wrong_ids=())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreferencePair:
@@ -220,6 +231,9 @@ def example_to_json(example: TrainingExample) -> dict[str, Any]:
                 "target_ids": v.target_ids,
                 "rendering": v.rendering,
                 "origin": v.origin,
+                **({"logprobs": v.logprobs} if v.logprobs else {}),
+                **({"difficulty": v.difficulty} if v.difficulty is not None else {}),
+                **({"wrong_ids": v.wrong_ids} if v.wrong_ids else {}),
             }
             for v in example.hints
         ],
@@ -232,10 +246,8 @@ def example_to_json(example: TrainingExample) -> dict[str, Any]:
 def example_from_json(value: dict[str, Any]) -> TrainingExample:
     """Read an example back; every check of the constructors runs again."""
     try:
-        hints = tuple(
-            HintView(**{**v, "hint_ids": tuple(v["hint_ids"]), "span": tuple(v["span"]), "target_ids": tuple(v["target_ids"])})
-            for v in value["hints"]
-        )
+        known = ("hint_ids", "span", "target_ids", "logprobs", "wrong_ids")
+        hints = tuple(HintView(**{**v, **{key: tuple(v[key]) for key in known if key in v}}) for v in value["hints"])
         turns = tuple(TurnSpan(turn=t[0], role=t[1], start=t[2], end=t[3], body=(t[4], t[5]), author=t[6]) for t in value["turns"])
         return TrainingExample(
             id=value["id"],

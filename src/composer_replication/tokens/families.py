@@ -141,7 +141,9 @@ _QWEN35_SHA256 = (
 _QWEN36_SHA256 = "e84f32a23fdda27689f868aa4a1a5621f41133e51a48d7f3efcbea2839574259"
 
 
-def _qwen35(name: str, *, models: str, thinks: bool, json_values: bool, options: Mapping[str, Any], sha256: tuple[str, ...]) -> Family:
+def _qwen35(version: Literal["3.5", "3.6"], *, thinks: bool, also: str = "") -> Family:
+    """The two versions differ in how values of arguments are written, and 3.6 must be told to keep thinking; `also` ends `models`."""
+    newer = version == "3.6"
     thought = (
         "a message whose thinking the log lacks begins with an empty thought, inside T, so the student learns not to think there "
         "(counted as thinking_missing)"
@@ -149,18 +151,18 @@ def _qwen35(name: str, *, models: str, thinks: bool, json_values: bool, options:
         else "every message keeps the empty think block of its generation prompt; thinking in a log is left out and counted"
     )
     return Family(
-        name=name,
+        name=f"qwen{version}" + ("-thinking" if thinks else ""),
         file="qwen3_5.jinja",
         end_token="<|im_end|>",
         header_tokens=("<|im_start|>", "<think>", "</think>"),
-        models=models,
+        models=f"Qwen{version}, {'thinking on' if thinks else 'enable_thinking=False'}{also}",
         note=f"{thought}; the values of arguments are bare text; a system message in mid-conversation stands at the end of what a user or "
         "tool said above",
         thinking="kept" if thinks else "left out",
         hint="joined",
-        constants={"thinks": thinks, "json_values": json_values},
-        options=options,
-        sha256=sha256,
+        constants={"thinks": thinks, "json_values": newer},
+        options={"enable_thinking": thinks} | ({"preserve_thinking": True} if newer and thinks else {}),
+        sha256=(_QWEN36_SHA256,) if newer else _QWEN35_SHA256,
     )
 
 
@@ -257,38 +259,10 @@ _FAMILIES = (
             "d82792f95932f1c9cef5c4bd992f171225e3bf8c7b609b4557c9e1ec96be819f",
         ),
     ),
-    _qwen35(
-        "qwen3.5",
-        models="Qwen3.5, enable_thinking=False",
-        thinks=False,
-        json_values=False,
-        options={"enable_thinking": False},
-        sha256=_QWEN35_SHA256,
-    ),
-    _qwen35(
-        "qwen3.5-thinking",
-        models="Qwen3.5, thinking on",
-        thinks=True,
-        json_values=False,
-        options={"enable_thinking": True},
-        sha256=_QWEN35_SHA256,
-    ),
-    _qwen35(
-        "qwen3.6",
-        models="Qwen3.6, enable_thinking=False; Qwen3.8 by behaviour (its own leaves out an empty system message)",
-        thinks=False,
-        json_values=True,
-        options={"enable_thinking": False},
-        sha256=(_QWEN36_SHA256,),
-    ),
-    _qwen35(
-        "qwen3.6-thinking",
-        models="Qwen3.6, thinking on, preserve_thinking=True",
-        thinks=True,
-        json_values=True,
-        options={"enable_thinking": True, "preserve_thinking": True},
-        sha256=(_QWEN36_SHA256,),
-    ),
+    _qwen35("3.5", thinks=False),
+    _qwen35("3.5", thinks=True),
+    _qwen35("3.6", thinks=False, also="; Qwen3.8 by behaviour (its own leaves out an empty system message)"),
+    _qwen35("3.6", thinks=True, also=", preserve_thinking=True"),
     _glm("glm-4.5", thinks=False),
     _glm("glm-4.5-thinking", thinks=True),
     _mistral(

@@ -50,8 +50,7 @@ def save_checkpoint(
     """
     folder = run.checkpoint(step)
     scratch = folder.with_name(f".{folder.name}.part")
-    for leftover in run.checkpoints_dir.glob(".*.part") if run.checkpoints_dir.is_dir() else ():
-        shutil.rmtree(leftover)
+    sweep(run, keep=keep)
     save_student(student, scratch)
     names = {parameter: name for name, parameter in student.model.named_parameters()}
     tensors = {
@@ -64,11 +63,26 @@ def save_checkpoint(
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in extra.items()}, str(scratch / REFERENCES))
     write_json(scratch / TRAINER, {"schema": SCHEMA, "step": step, **state})
     if folder.exists():  # a step that ran again after a resume
-        shutil.rmtree(folder)
+        _remove(folder)
     os.replace(scratch, folder)
     for old in _outdated(run, keep=keep):
-        shutil.rmtree(old)
+        _remove(old)
     return folder
+
+
+def sweep(run: RunDir, *, keep: int) -> None:
+    """Remove what a kill left: checkpoints that were being written or removed, and old ones that it kept from being removed."""
+    for leftover in run.checkpoints_dir.glob(".*.part") if run.checkpoints_dir.is_dir() else ():
+        shutil.rmtree(leftover)
+    for old in _outdated(run, keep=keep):
+        _remove(old)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a checkpoint so that at no moment half of one stands under its name."""
+    aside = folder.with_name(f".{folder.name}.old.part")
+    os.replace(folder, aside)
+    shutil.rmtree(aside)
 
 
 def _outdated(run: RunDir, *, keep: int) -> list[Path]:

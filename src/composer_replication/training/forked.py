@@ -148,7 +148,7 @@ def forked_example(spot: TrainSpot, fork: Fork, *, name: str, author: str) -> Tr
     """The imported context with the student's own ids behind it; the hint stands where it stood, above the message."""
     prefix, begin = fork.prefix_ids, len(fork.prefix_ids)
     ids = prefix + fork.ids
-    view = replace(spot.view, span=(begin, len(ids)), target_ids=fork.ids, origin="student")
+    view = replace(spot.view, span=(begin, len(ids)), target_ids=fork.ids, origin="student", logprobs=fork.logprobs)
     above = spot.example.turns[: spot.example.turns.index(spot.message)]
     written = replace(spot.message, end=len(ids), body=(begin, len(ids)), author=author)
     return TrainingExample(

@@ -47,7 +47,7 @@ class Guard:
         facts = self._drift(made)
         if self.health.settings.monitor_tasks and step % self.health.settings.monitor_every == 0:
             facts |= self._monitor()
-        for warning in self.health.calls(made.facts):
+        for warning in self.health.calls({"rollouts/entropy": facts["health/entropy"], **made.facts}):  # TRL records no log-probs
             self.journal.event("drift", step=step, **warning)
         self._check(step)
         return facts
@@ -98,6 +98,8 @@ def _start(trainer: Trainer) -> Reference:
     """The frozen start weights: those that score already, else a copy of their own."""
     if "preference" in trainer.references:
         return trainer.references["preference"]
+    if trainer.start is not None:
+        return trainer.start
     if "hint" in trainer.references and trainer.settings.hint.teacher == "frozen":
         return trainer.references["hint"]
     return frozen(trainer.student)

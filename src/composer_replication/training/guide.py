@@ -26,7 +26,7 @@ from composer_replication.core.errors import AlignmentError, ConfigError, DataEr
 from composer_replication.losses.entropy import eopd_soft_gate
 from composer_replication.losses.fused import fused_divergence, fused_logprobs, fused_rows
 from composer_replication.losses.preference import dpo, sequence_logprobs, sequence_mean_logprobs, simpo
-from composer_replication.losses.taid import taid
+from composer_replication.losses.taid import share_of, taid
 from composer_replication.models.forward import final_hidden, head_of, scoring
 from composer_replication.tokens.batch import Batch
 from composer_replication.tokens.guide import guide_keys
@@ -57,7 +57,7 @@ def compose_loss(
     simpo_beta: float = 2.0,
     simpo_gamma: float = 1.0,
     sdpo_wrapper: Literal["none", "taid", "entropy_opd"] = "none",
-    taid_t: float | None = None,
+    taid_t: float | Tensor | None = None,
     entropy_opd_h_max: float | None = None,
     jsd_beta: float = 0.5,
     dpo_beta: float = 0.1,
@@ -71,7 +71,9 @@ def compose_loss(
     Raises DataError for a weighted term without inputs, AlignmentError where both sides of a hint do not hold the same ids,
     ConfigError for options that cannot be used.
     """
-    _check(alpha_sdpo, beta_replay, dpo_variant, sdpo_wrapper, taid_t)
+    _check(alpha_sdpo, beta_replay, dpo_variant, sdpo_wrapper)
+    _check_numbers(jsd_beta=jsd_beta, positive={"dpo_beta": dpo_beta, "simpo_beta": simpo_beta, "entropy_opd_h_max": entropy_opd_h_max})
+    taid_share = _taid_share(sdpo_wrapper, taid_t)
     held = guide_keys(batch) if isinstance(batch, Batch) else batch
     head = head_of(model)
     student_BT = _need(held, "input_ids", "lm_ce")
@@ -82,7 +84,7 @@ def compose_loss(
     zero = lm_ce.new_zeros(())
     hint = preference = zero
     if alpha_sdpo:
-        how = {"wrapper": sdpo_wrapper, "t": taid_t, "h_max": entropy_opd_h_max, "beta": jsd_beta}
+        how = {"wrapper": sdpo_wrapper, "t": taid_share, "h_max": entropy_opd_h_max, "beta": jsd_beta}
         hint = _hint_term(model, held, hidden_BTD, **how)
     if beta_replay:
         sides = _pair_sides(held)
@@ -97,17 +99,34 @@ def compose_loss(
     return LossComponents(total=total, lm_ce=lm_ce, sdpo_jsd=hint, trace_replay_dpo=preference)
 
 
-def _check(alpha_sdpo: float, beta_replay: float, dpo_variant: str, sdpo_wrapper: str, taid_t: float | None) -> None:
-    if alpha_sdpo < 0 or beta_replay < 0:
+def _check(alpha_sdpo: float, beta_replay: float, dpo_variant: str, sdpo_wrapper: str) -> None:
+    if not (alpha_sdpo >= 0 and beta_replay >= 0):
         raise ConfigError(f"negative weights: alpha_sdpo {alpha_sdpo}, beta_replay {beta_replay}", where="compose_loss")
     if dpo_variant not in ("dpo", "simpo"):
         raise ConfigError(f"unknown dpo_variant {dpo_variant!r}", where="compose_loss", fix="use dpo or simpo")
     if sdpo_wrapper not in ("none", "taid", "entropy_opd"):
         raise ConfigError(f"unknown sdpo_wrapper {sdpo_wrapper!r}", where="compose_loss", fix="use none, taid or entropy_opd")
-    if sdpo_wrapper == "taid" and taid_t is None:
-        raise ConfigError(
-            "sdpo_wrapper='taid' without taid_t", where="compose_loss", fix="give TAIDScheduler.t, which you update each step"
-        )
+
+
+def _check_numbers(*, jsd_beta: float, positive: Mapping[str, float | None]) -> None:
+    if not 0.0 <= jsd_beta <= 1.0:
+        raise ConfigError(f"jsd_beta must be within 0 and 1, not {jsd_beta}", where="compose_loss")
+    for name, value in positive.items():
+        if value is not None and not value > 0.0:
+            raise ConfigError(f"{name} must be positive, not {value}", where="compose_loss")
+
+
+def _taid_share(sdpo_wrapper: str, taid_t: float | Tensor | None) -> float:
+    """TAID's t as a number; it is not read without TAID."""
+    if sdpo_wrapper != "taid":
+        return 0.0
+    fix = "give TAIDScheduler.t, which you update each step"
+    if taid_t is None:
+        raise ConfigError("sdpo_wrapper='taid' without taid_t", where="compose_loss", fix=fix)
+    try:
+        return share_of(taid_t)
+    except ValueError as error:
+        raise ConfigError(f"taid_t: {error}", where="compose_loss", fix=fix) from error
 
 
 def _need(held: Mapping[str, Tensor], key: str, term: str) -> Tensor:
@@ -131,7 +150,7 @@ def _places(mask_BT: Tensor, ids_BT: Tensor, term: str) -> tuple[Tensor, Tensor]
 
 
 def _hint_term(
-    model: Any, held: Mapping[str, Tensor], hidden_BTD: Tensor, *, wrapper: str, t: float | None, h_max: float | None, beta: float
+    model: Any, held: Mapping[str, Tensor], hidden_BTD: Tensor, *, wrapper: str, t: float, h_max: float | None, beta: float
 ) -> Tensor:
     """Mean over the tokens of every mistaken message."""
     term = "sdpo_jsd"
@@ -158,8 +177,6 @@ def _hint_term(
     if wrapper == "none":
         return fused_divergence(student_ND, head, teacher_ND, head, divergence="jsd", beta=beta, raw=True).mean()
     if wrapper == "taid":
-        if t is None:
-            raise ConfigError("sdpo_wrapper='taid' without taid_t", where=term)
         return fused_rows(lambda s, z: taid(s, z, t=t), student_ND, head, teacher_ND, head).mean()
     return fused_rows(lambda s, z: eopd_soft_gate(s, z, h_max=h_max), student_ND, head, teacher_ND, head).mean()
 

@@ -1,12 +1,13 @@
 """When a run is stopped: the only home of these rules.
 
-Health is about channels: never silently zero, a warning at once, a stop after too many bad steps in a row.
+Health is about channels: never silently zero, a warning at once, a stop after too many bad steps in a row. A hint loss of which nearly
+every token is cut (train.hint.token_clip), or hint credit that nearly always stands at its bound, is bad in the same way.
 PolicyHealth is about a policy that acts. A channel's own numbers can look perfect while the policy collapses (measured: its mistake and
 its divergence both went to 0 with success), so what is judged is the policy:
 
     kl              mean KL(student || start) per sampled token is above max_kl
     unresolvable    in two steps in a row at least max_unresolvable of the calls were malformed or named what is not there
-    environment     in two steps in a row the environment failed or hung in more than max_lost of the rollouts
+    environment     in two steps in a row the environment (or a served generator) failed or hung in more than max_lost of the rollouts
     monitor         success on the monitor tasks fell by more than max_monitor_loss of the best so far, and by two standard errors
 
 A checkpoint is good where no rule was past half of its limit; on a stop the newest good one is put back (training/guard.py). The
@@ -37,6 +38,11 @@ _FIXES: dict[Channel, str] = {
     "preference": "give pairs with build.pairs, or set train.preference.weight = 0",
 }
 
+_CLIPPED = {
+    "reason": "nearly every token stands at the clip or bound, which is then the signal and not the hint",
+    "fix": "raise train.hint.token_clip or train.hint.bound, under credit lower train.hint.weight, or look at the hints: `recompose show`",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelStep:
@@ -59,6 +65,8 @@ class Health:
 
     weights: Mapping[Channel, float]
     max_bad_steps: int
+    max_clipped: float = 1.0
+    clipped_steps: int = 0
     was_active: dict[Channel, bool] = field(default_factory=lambda: dict.fromkeys(CHANNELS, False))
     bad_steps: dict[Channel, int] = field(default_factory=lambda: dict.fromkeys(CHANNELS, 0))
 
@@ -76,15 +84,22 @@ class Health:
             )
             self.was_active[name] |= statuses[name] == "active"
             self.bad_steps[name] = self.bad_steps[name] + 1 if statuses[name] in _REASONS else 0
+        told = steps["hint"].told
+        clipped = max(told.get("clipped", 0.0), told.get("bounded", 0.0))
+        self.clipped_steps = self.clipped_steps + 1 if clipped > self.max_clipped else 0
         return statuses
 
     def warnings(self, statuses: Mapping[Channel, Status]) -> list[dict[str, Any]]:
         """One warning per channel whose bad streak has just begun."""
         bad: list[Channel] = [name for name in CHANNELS if self.bad_steps[name] == 1]
-        return [{"channel": name, "status": statuses[name], "reason": _REASONS[statuses[name]], "fix": _FIXES[name]} for name in bad]
+        told = [{"channel": name, "status": statuses[name], "reason": _REASONS[statuses[name]], "fix": _FIXES[name]} for name in bad]
+        return [*told, *([{"channel": "hint", "status": "clipped", **_CLIPPED}] if self.clipped_steps == 1 else [])]
 
     def check(self, statuses: Mapping[Channel, Status], *, step: int) -> None:
-        """Raise StoppedError (exit code 3) for a channel that was starved or dead for `max_bad_steps` steps in a row."""
+        """Raise StoppedError (exit code 3) for a channel that was starved, dead or all clipped for `max_bad_steps` steps in a row."""
+        if self.clipped_steps >= self.max_bad_steps:
+            what = f"channel hint at step {step}, {self.clipped_steps} steps in a row: {_CLIPPED['reason']}"
+            raise StoppedError(what, where="clipped", fix=_CLIPPED["fix"])
         for name in CHANNELS:
             if self.bad_steps[name] >= self.max_bad_steps:
                 status = statuses[name]
@@ -96,12 +111,13 @@ class Health:
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint."""
-        return {"was_active": dict(self.was_active), "bad_steps": dict(self.bad_steps)}
+        return {"was_active": dict(self.was_active), "bad_steps": dict(self.bad_steps), "clipped_steps": self.clipped_steps}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """From the checkpoint."""
         self.was_active.update(state["was_active"])
         self.bad_steps.update(state["bad_steps"])
+        self.clipped_steps = state.get("clipped_steps", 0)  # a checkpoint from before there was a clip
 
 
 UNRESOLVABLE_STEPS = 2

@@ -15,21 +15,24 @@ An episode that ended for want of room, or in malformed calls, is scored like an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import torch
+
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.root import Config
-from composer_replication.core.config.train import BuildSettings
+from composer_replication.core.config.train import BuildSettings, HintSettings
 from composer_replication.core.errors import AlignmentError, ConfigError
 from composer_replication.core.site import Hint, Site
 from composer_replication.core.trace import Session
 from composer_replication.data.hints.write import write_hints
 from composer_replication.data.sites.find import find_sites
+from composer_replication.losses.credit import difficulty_weight
 from composer_replication.rollouts.behaviours import check_behaviours
 from composer_replication.rollouts.episode import Rollout
-from composer_replication.rollouts.groups import Group, Groups, advantages, fresh, sample_groups, scaled_advantages
+from composer_replication.rollouts.groups import Group, Groups, advantages, fresh, sample_groups, scaled_advantages, written
 from composer_replication.rollouts.meter import Meter
 from composer_replication.rollouts.sampler import sample_rollouts
 from composer_replication.rollouts.sampling import Limits, Sampling
@@ -61,12 +64,12 @@ class LiveStep:
     facts: Mapping[str, float]
     sites: tuple[Site, ...] = ()
     hints: tuple[Hint, ...] = ()
-    num_stale: int = 0
+    num_left_out: int = 0
 
     @property
     def num_rollouts(self) -> int:
-        """By this Dr.GRPO divides: a flat group's rollouts add zero to the sum and one each to the count, stale ones neither."""
-        return len(self.rollouts) - self.num_stale
+        """By this Dr.GRPO divides: a flat group's rollouts add zero to the sum and one each to the count, those left out neither."""
+        return len(self.rollouts) - self.num_left_out
 
     @property
     def sessions(self) -> tuple[Session, ...]:
@@ -121,8 +124,12 @@ class Live:
             ),
             label=f"step-{step}:",
         )
-        groups = fresh(sampled, now=step, max_staleness=settings.max_staleness)
-        num_stale = len(sampled.rollouts) - len(groups.rollouts)
+        complete = written(sampled)
+        groups = fresh(complete, now=step, max_staleness=settings.max_staleness)
+        told = {
+            "rollouts/unwritten": len(sampled.rollouts) - len(complete.rollouts),
+            "rollouts/stale": len(complete.rollouts) - len(groups.rollouts),
+        }
         measured = kl(groups.rollouts) if kl is not None and train.policy.kl else None
         worth = scores(groups.rollouts, train.policy, count=self.renderer.codec.count, kl=measured)
         advantage = group_advantages(
@@ -134,14 +141,15 @@ class Live:
         )
         hinted = self._hinted(groups.rollouts, step=step)
         weighted = advantage if train.policy.weight else {}
-        examples = [example_of(r, advantage=weighted.get(r.session.id), views=hinted.views.get(r.session.id, ())) for r in groups.rollouts]
+        views, no_difficulty = informed(groups, hinted.views, how=train.hint)
+        examples = [example_of(r, advantage=weighted.get(r.session.id), views=views.get(r.session.id, ())) for r in groups.rollouts]
         return LiveStep(
             examples=tuple(e for e in examples if e.actions or e.hints),
             rollouts=sampled.rollouts,
-            facts={**rollout_facts(sampled, advantage), **_worth_facts(worth, measured), "rollouts/stale": num_stale, **hinted.facts},
+            facts={**rollout_facts(sampled, advantage), **_worth_facts(worth, measured), **told, **hinted.facts, **no_difficulty},
             sites=hinted.sites,
             hints=hinted.hints,
-            num_stale=num_stale,
+            num_left_out=sum(told.values()),
         )
 
     def monitor(self, model: Any) -> tuple[float, ...]:
@@ -251,6 +259,40 @@ def group_advantages(
             among = scaled_advantages(own) if scaled else advantages(own)
             found |= {r.session.id: a for r, a in zip(group.rollouts, among, strict=True)}
     return found
+
+
+def informed(
+    groups: Groups, views: Mapping[str, tuple[HintView, ...]], *, how: HintSettings
+) -> tuple[Mapping[str, tuple[HintView, ...]], dict[str, float]]:
+    """The views by session with what train.hint asks for: the sampler's log-probs of their targets, the difficulty of their tasks.
+
+    Difficulty is sqrt(p (1 - p)), p the share of the group's rollouts with a reward above 0, flat groups included; a view of a task that
+    was always or never solved has weight 0 and is left out, counted in what comes second.
+    """
+    if not (how.importance_clip or how.difficulty):
+        return views, {}
+    found: dict[str, tuple[HintView, ...]] = {}
+    for group in (*groups.groups, *groups.flat):
+        solved = sum(reward > 0 for reward in group.rewards) / len(group.rewards)
+        weight = float(difficulty_weight(torch.tensor([solved], dtype=torch.float64)))
+        for rollout in group.rollouts:
+            own = views.get(rollout.session.id, ())
+            if how.importance_clip:
+                own = tuple(replace(view, logprobs=sampled_logprobs(rollout, view)) for view in own)
+            if how.difficulty:
+                own = tuple(replace(view, difficulty=weight) for view in own if weight > 0)
+            found[rollout.session.id] = own
+    dropped = sum(map(len, views.values())) - sum(map(len, found.values()))
+    return found, {"sites/no_difficulty": float(dropped)} if how.difficulty else {}
+
+
+def sampled_logprobs(rollout: Rollout, view: HintView) -> tuple[float, ...]:
+    """The sampler's log-probs of a view's target; raises AlignmentError where it is not a part of one sampled message."""
+    a, b = view.span
+    for turn in rollout.session.turns:
+        if turn.sampled is not None and turn.context_tokens <= a and b <= turn.context_tokens + len(turn.sampled.ids):
+            return turn.sampled.logprobs[a - turn.context_tokens : b - turn.context_tokens]
+    raise AlignmentError(f"the target {a}-{b} of {view.site_id} is not a part of one sampled message", where=rollout.session.id)
 
 
 def _worth_facts(worth: Mapping[str, float], kl: Mapping[str, float] | None) -> dict[str, float]:

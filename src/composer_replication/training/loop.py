@@ -25,9 +25,19 @@ from composer_replication.losses.channel import CHANNELS, Status
 from composer_replication.losses.total import RunningMean
 from composer_replication.models.load import Student
 from composer_replication.tokens.example import PreferencePair, TrainingExample
-from composer_replication.training.checkpoint import check_resume, load_extra, load_tensors, read_state, save_checkpoint, training_settings
+from composer_replication.training.checkpoint import (
+    check_resume,
+    load_extra,
+    load_tensors,
+    read_state,
+    save_checkpoint,
+    sweep,
+    training_settings,
+)
 from composer_replication.training.forked import Forked, TrainSpot, without_views
+from composer_replication.training.generator import Generator
 from composer_replication.training.guard import Guard
+from composer_replication.training.hinting import check_views
 from composer_replication.training.identity import data_sha256, weights_sha256
 from composer_replication.training.journal import Journal, Listener
 from composer_replication.training.live import Live, LiveStep, few
@@ -38,6 +48,7 @@ from composer_replication.training.reference import live as current
 from composer_replication.training.sampler import Sampler
 from composer_replication.training.state import Trainer, make_trainer
 from composer_replication.training.step import train_step
+from composer_replication.training.vitals import lost_rollouts
 from composer_replication.training.watch import keep_watched, kept_watched, token_table, watched
 
 NUM_SAMPLES = 8
@@ -90,6 +101,7 @@ def train(
     identity = {"data_sha256": data_sha256(examples, pairs), "start_sha256": weights_sha256(student.model)}
     journal = Journal(run=run, main=accelerator.is_main_process, on_step=on_step, on_event=on_event)
     guard = Guard.of(trainer, live=live, journal=journal) if live is not None else None
+    generator = Generator.of(config.rollouts, lora=student.lora, ranks=accelerator.num_processes) if guard is not None else None
     with journal.attempt():
         first = _resume(trainer, journal, identity, guard, accept_changes=accept_changes) if resume else 0
         counted = {"ranks": accelerator.num_processes, "examples": len(examples), "pairs": len(pairs)}
@@ -103,7 +115,7 @@ def train(
             made: LiveStep | None = None
             rollouts: dict[str, Any] = {}
             if guard is not None:
-                made = _play(guard, step=step)
+                made = _play(guard, generator, step=step)
                 drawn = [*made.examples, *drawn]
                 rollouts = {"num_rollouts": made.num_rollouts, "hint_sites": config.rollouts.hint_sites}
                 if settings.hint.weight and not sites and (sites := watched([replace(e, actions=()) for e in made.examples])):
@@ -134,6 +146,8 @@ def _check_sources(
     if config.train.fork and not config.train.hint.weight:
         what, fix = "forks feed the hint channel, whose weight is 0", "set train.hint.weight, or train.fork = false"
         raise ConfigError(what, where="train.fork", fix=fix)
+    if config.train.hint.weight and forked is None and (live is None or config.train.lm_ce.weight):
+        check_views(examples, config.train.hint)
     if not examples and not pairs and live is None:
         raise DataError("no examples and no pairs: nothing to train on", fix="run `recompose build` and look at what it counts")
     if config.train.policy.weight and live is None and not any(e.actions for e in examples):
@@ -164,12 +178,16 @@ def _sampler(config: Config, examples: Sequence[TrainingExample], pairs: Sequenc
     )
 
 
-def _play(guard: Guard, *, step: int) -> LiveStep:
-    """The step's rollouts by the weights as they are, looked at before anything is trained on them."""
+def _play(guard: Guard, generator: Generator | None, *, step: int) -> LiveStep:
+    """The step's rollouts, by the weights as they are or by those that the server holds, looked at before anything is trained on them."""
     settings, rollouts, journal = guard.trainer.settings, guard.trainer.config.rollouts, guard.journal
-    made = guard.live.step(guard.trainer.student.model, step=step, kl=guard.start_kl)
+    student = guard.trainer.student
+    writer = student.model if generator is None else generator.writer(student, step=step, note=journal.event)
+    made = guard.live.step(writer, step=step, kl=guard.start_kl)
     if step % settings.checkpoint_every == 0 or step + 1 == settings.steps:
         journal.samples(step, few(made, group_size=rollouts.group_size, count=NUM_SAMPLES))
+    if lost := lost_rollouts(made.rollouts):
+        journal.event("lost", step=step, **lost)
     journal.note(made.facts)
     journal.note(guard.look(made, step=step))
     return made
@@ -185,9 +203,9 @@ def _fork(forked: Forked, trainer: Trainer, journal: Journal, spots: Sequence[Tr
 
 def _start_watching(trainer: Trainer, journal: Journal, sites: list[TrainingExample], *, made: LiveStep, step: int) -> None:
     """Choose what is watched for the rest of the run, resumed or not, and write its first table."""
-    if journal.main:
-        keep_watched(journal.run, sites, made=made)
     journal.tokens(step, _watch(trainer, sites))
+    if journal.main:  # last: a run that is killed before this chooses again
+        keep_watched(journal.run, sites, made=made)
 
 
 def _checkpoint(
@@ -204,6 +222,8 @@ def _checkpoint(
     if journal.main:
         means = {name: [mean.total, mean.weight] for name, mean in trainer.means.items()}
         state = {"settings": training_settings(trainer.config), "means": means, "health": trainer.health.state(), **identity, **judged}
+        if trainer.taid is not None:
+            state["taid"] = trainer.taid.state()
         if guard is not None:
             state["policy_health"] = guard.health.state()
         keep = trainer.settings.keep_checkpoints
@@ -215,6 +235,8 @@ def _checkpoint(
 
 def _resume(trainer: Trainer, journal: Journal, identity: Mapping[str, str], guard: Guard | None, *, accept_changes: bool) -> int:
     """Load the newest checkpoint; returns the number of steps it holds, 0 where the run was killed before its first."""
+    if journal.main:
+        sweep(journal.run, keep=trainer.settings.keep_checkpoints)
     if not (kept := journal.run.checkpoints()):
         return 0
     step, folder = kept[-1]
@@ -224,6 +246,8 @@ def _resume(trainer: Trainer, journal: Journal, identity: Mapping[str, str], gua
     trainer.load_extra(load_extra(folder))
     trainer.means.update({name: RunningMean(*state["means"][name]) for name in CHANNELS})
     trainer.health.restore(state["health"])
+    if trainer.taid is not None:
+        trainer.taid.restore(state["taid"])
     if guard is not None:
         guard.health.restore(state["policy_health"])
     if changed and journal.main:
@@ -236,4 +260,4 @@ def _watch(trainer: Trainer, sites: list[TrainingExample]) -> list[dict[str, Any
     """Per-token log-probs of the watched sites, now."""
     place = {"pad_id": trainer.student.pad_id, "max_tokens": trainer.settings.micro_tokens, "device": trainer.accelerator.device}
     how, tokenizer = trainer.settings.hint, trainer.student.tokenizer
-    return token_table(sites, student=current(trainer.student), teacher=trainer.references["hint"], how=how, tokenizer=tokenizer, **place)
+    return token_table(sites, student=current(trainer.student), teachers=trainer.teachers, how=how, tokenizer=tokenizer, **place)

@@ -21,8 +21,7 @@ from torch import Tensor
 from composer_replication.core.config.train import PolicySettings
 from composer_replication.losses.channel import ChannelLoss
 from composer_replication.losses.policy import clipped, dr_grpo
-from composer_replication.losses.reduction import PUBLISHED, weights
-from composer_replication.losses.reduction import Counts as Units
+from composer_replication.losses.reduction import PUBLISHED, Units, weights
 from composer_replication.losses.sampled import importance_weights, ratio
 from composer_replication.losses.surrogates import cispo, gspo, ppo_clip, sequence_ratio
 from composer_replication.tokens.batch import Batch, Counts

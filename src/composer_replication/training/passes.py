@@ -2,12 +2,13 @@
 
     passes = run_passes(trainer, batch, uses)
     passes.predictors("student", batch.lm)         # (N, D), on the student's graph
-    passes.teacher_ND, passes.reference_ND         # (N, D), without one: hint targets, responses of pairs
+    passes.teachers, passes.reference_ND           # (N, D), without one: hint targets (below each hint, by each model), responses of pairs
 
 Two layouts, the same values (config.train.layout):
     rows   student rows are one forward, pair rows another, teacher rows are scored in slices; works with any model
     tree   all rows are one forest (tokens/tree.py): one forward for what gets a gradient; a live teacher reads the hints on the keys and
-           values of that forward; a frozen teacher and the reference of DPO are one pass without gradient, a slow average one of its own
+           values of that forward; a frozen teacher and the reference of DPO are one pass without gradient, a slow average one of its own;
+           a trust region is a live and a frozen teacher
 
 Losses hang on copies of what predicts their tokens (`Passes.leaves`), so each is walked back once, and the trunk once for their sum.
 Shapes: B rows, T length, Q tokens of a pass, M = B * T or Q, N loss tokens, D hidden size.
@@ -39,27 +40,33 @@ Row = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uses:
-    """What the weighted channels need of one batch; `sides` is how many pair rows (0, the chosen ones, or both sides)."""
+    """What the weighted channels need of one batch; `sides` is how many pair rows (0, the chosen ones, or both sides).
+
+    `hint` = the views are scored by a teacher, for a loss of their own or for credit; `pairs` = both sides, `reference` = by the start too.
+    """
 
     policy: bool
     lm_ce: bool
     hint: bool
     anchors: bool
     sides: int
-    dpo: bool
+    pairs: bool
+    reference: bool
 
     @classmethod
     def of(cls, settings: TrainSettings, weights: dict[Channel, float], batch: Batch) -> Uses:
         """By weights and by what the batch holds."""
         pairs = bool(weights["preference"] and batch.num_pairs)
-        dpo = settings.preference.objective == "dpo"
+        both, hint = settings.preference.both_sides, settings.hint
+        credited = hint.is_credit and len(batch.action) and weights["policy"]
         return cls(
             policy=bool(weights["policy"] and len(batch.action)),
             lm_ce=bool(weights["lm_ce"] and len(batch.lm)),
-            hint=bool(weights["hint"] and len(batch.hint_student)),
+            hint=bool(hint.weight and len(batch.hint_student) and (credited or weights["hint"])),
             anchors=bool(weights["preference"] and settings.preference.anchor and len(batch.anchor)),
-            sides=(len(batch.pair) if dpo else batch.num_pairs) if pairs else 0,
-            dpo=pairs and dpo,
+            sides=(len(batch.pair) if both else batch.num_pairs) if pairs else 0,
+            pairs=pairs and both,
+            reference=pairs and settings.preference.has_reference,
         )
 
     @property
@@ -70,11 +77,15 @@ class Uses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """Hidden states of one micro-batch. `places[kind]` = which of `hidden`, and the place of (row, position) among its M tokens."""
+    """Hidden states of one micro-batch. `places[kind]` = which of `hidden`, and the place of (row, position) among its M tokens.
+
+    `teachers` read the hint targets: below the site's hint, then, for a contrast, below another site's; by the teacher, and where it is a
+    trust region by the start too.
+    """
 
     hidden: tuple[Tensor, ...]
     places: dict[Kind, tuple[int, Tensor]]
-    teacher_ND: Tensor | None = None
+    teachers: tuple[Tensor, ...] = ()
     reference_ND: Tensor | None = None
     cut: list[tuple[Tensor, Tensor]] | None = None
 
@@ -112,13 +123,14 @@ def run_passes(trainer: Trainer, batch: Batch, uses: Uses) -> Passes:
 
 def _rows(trainer: Trainer, batch: Batch, uses: Uses) -> Passes:
     model, hidden, places = trainer.student.model, [], {}
-    teacher = _score_rows(trainer, trainer.references["hint"], batch.teacher, batch.hint_teacher) if uses.hint else None
-    reference = _score_rows(trainer, trainer.references["preference"], batch.pair, batch.response) if uses.dpo else None
+    hinted = [(batch.teacher, batch.hint_teacher), *([(batch.wrong, batch.hint_wrong)] if len(batch.wrong) else [])] if uses.hint else []
+    teachers = tuple(_score_rows(trainer, reference, *below) for below in hinted for reference in trainer.teachers)
+    reference = _score_rows(trainer, trainer.references["preference"], batch.pair, batch.response) if uses.reference else None
     for kind, ids_BT in (("student", batch.student.ids_BT[: len(batch.student) * uses.student]), ("pair", batch.pair.ids_BT[: uses.sides])):
         if len(ids_BT):
             places[kind] = (len(hidden), torch.arange(ids_BT.numel(), device=ids_BT.device).view(ids_BT.shape))
             hidden.append(final_hidden(model, ids_BT))
-    return Passes(hidden=tuple(hidden), places=places, teacher_ND=teacher, reference_ND=reference)
+    return Passes(hidden=tuple(hidden), places=places, teachers=teachers, reference_ND=reference)
 
 
 def _score_rows(trainer: Trainer, reference: Reference, rows: Rows, targets: Targets) -> Tensor:
@@ -144,7 +156,8 @@ def _tree(trainer: Trainer, batch: Batch, uses: Uses) -> Passes:
     sides, views = batch.pair.lists()[: uses.sides], batch.teacher.lists() if uses.hint else []
     if not student and not sides:
         return Passes(hidden=(), places={})
-    forest = Forest.grow([*student, *sides, *views])
+    hinted = [_Question(views, batch.hint_teacher), *([_Question(batch.wrong.lists(), batch.hint_wrong)] if len(batch.wrong) else [])]
+    forest = Forest.grow([*student, *sides, *(row for question in hinted if uses.hint for row in question.rows)])
     plan = forest.over(range(len(student) + len(sides)))
     shared = uses.hint and references["hint"].is_live(model) and not dropout_active(model)
     kept = KeyValues() if shared else None
@@ -154,7 +167,10 @@ def _tree(trainer: Trainer, batch: Batch, uses: Uses) -> Passes:
     places: dict[Kind, tuple[int, Tensor]] = {"student": (0, index_BT[: len(student)]), "pair": (0, index_BT[len(student) :])}
 
     questions: dict[str, tuple[Reference, _Question]] = {}
-    teacher = None
+    answers: dict[str, Tensor] = {}
+    names = (
+        {(below, model): f"{below}:{model}" for below in range(len(hinted)) for model in range(len(trainer.teachers))} if uses.hint else {}
+    )
     if kept is not None:
         first = len(student) + len(sides)
 
@@ -164,14 +180,14 @@ def _tree(trainer: Trainer, batch: Batch, uses: Uses) -> Passes:
                 own_QD = tree_hidden(live, rest, cache=kept) if rest.size else hidden_QD[:0]
             yield rest, torch.cat([hidden_QD.detach(), own_QD])
 
-        question = _Question(views, batch.hint_teacher)
-        (teacher,) = _answers(trainer, [question], on_cache, known=[*student, *sides], first=first)
-    elif uses.hint:
-        questions["hint"] = (references["hint"], _Question(views, batch.hint_teacher))
-    if uses.dpo:
+        found = _answers(trainer, hinted, on_cache, known=[*student, *sides], first=first)
+        answers = {names[below, 0]: below_ND for below, below_ND in enumerate(found)}
+    questions |= {name: (trainer.teachers[model], hinted[below]) for (below, model), name in names.items() if name not in answers}
+    if uses.reference:
         questions["preference"] = (references["preference"], _Question(sides, batch.response))
-    answers = {"hint": teacher} | _ask(trainer, questions)
-    return Passes(hidden=(hidden_QD[None],), places=places, teacher_ND=answers["hint"], reference_ND=answers.get("preference"))
+    answers |= _ask(trainer, questions)
+    teachers = tuple(answers[name] for name in names.values())
+    return Passes(hidden=(hidden_QD[None],), places=places, teachers=teachers, reference_ND=answers.get("preference"))
 
 
 def _ask(trainer: Trainer, questions: dict[str, tuple[Reference, _Question]]) -> dict[str, Tensor]:

@@ -1,8 +1,11 @@
 """The models that score without gradient: the hint teacher and the reference of DPO.
 
 "frozen" is the student as it was at the start of the run: LoRA with its adapters off, else a copy made before the first step.
-"live" is the student as it is now. "ema" is a slow average of the student: a copy of the start that moves a little towards the student
-after each optimiser step, kept in float32, as bfloat16 would round the small moves away. None ever has dropout or a gradient.
+"live" is the student as it is now. "ema" is a slow average of what the optimiser moves: a copy of the start that moves a little towards
+the student after each optimiser step, kept in float32, as bfloat16 would round the small moves away. With LoRA that is an average of the
+adapters' A and B, on the student's own base weights: only the adapters take memory twice. The average of A and that of B make the
+teacher's B A, which is not the average of the products. "trust_region" is two of them, the live and the frozen one, whose logits are
+mixed (training/hinting.py). None ever has dropout or a gradient.
 """
 
 from __future__ import annotations
@@ -10,13 +13,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from composer_replication.core.errors import ConfigError, DataError
+from composer_replication.core.errors import DataError
 from composer_replication.losses.channel import Channel
 from composer_replication.models.forward import scoring
 from composer_replication.models.load import Student
@@ -27,11 +30,13 @@ class Reference:
     """A model and how to score with it, e.g. `with reference.scoring() as model: final_hidden(model, ...)`.
 
     `ema` is by which share it moves to the student in each step; 0 for one that does not follow (or is the student itself).
+    `moving` are the weights that follow, by name; all others of such a model are the student's own.
     """
 
     model: Any
     adapters: bool
     ema: float = 0.0
+    moving: Mapping[str, Tensor] = field(default_factory=dict, compare=False)
 
     @contextmanager
     def scoring(self) -> Iterator[Any]:
@@ -45,17 +50,18 @@ class Reference:
 
     @torch.no_grad()
     def update(self, model: Any) -> None:
-        """Move every weight by `ema` of its distance to that of `model`; call it after each optimiser step.
+        """Move every moving weight by `ema` of its distance to that of `model`; call it after each optimiser step.
 
         Example: a weight of 1.0 whose student holds 2.0 is 1.05 after one update with ema = 0.05
         """
         if self.ema:
-            for own, other in zip(self.model.parameters(), model.parameters(), strict=True):
-                own.lerp_(other.to(own.dtype), self.ema)
+            student = dict(model.named_parameters())
+            for name, own in self.moving.items():
+                own.lerp_(student[name].to(own.dtype), self.ema)
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint must hold of it, by weight: nothing where it can be made again from the start or the student."""
-        return {name: p.detach() for name, p in self.model.named_parameters()} if self.ema else {}
+        return {name: p.detach() for name, p in self.moving.items()}
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
@@ -81,16 +87,22 @@ def frozen(student: Student) -> Reference:
 
 
 def average(student: Student, *, ema: float) -> Reference:
-    """A slow average that starts at the current weights; raises ConfigError with LoRA, whose teacher would need adapters of its own."""
-    if student.lora:
-        raise ConfigError("hint.teacher = ema does not work with LoRA", fix="set train.hint.teacher = frozen, or train all weights")
-    return Reference(copy.deepcopy(student.model).eval().requires_grad_(False).float(), adapters=True, ema=ema)
+    """A slow average that starts at the current weights; with LoRA it shares the base with the student and has adapters of its own."""
+    shared = {id(p): p for p in student.model.parameters() if student.lora and not p.requires_grad}
+    model = copy.deepcopy(student.model, dict(shared)).eval()  # what the memo names is not copied
+    moving = {name: p for name, p in model.named_parameters() if id(p) not in shared}
+    for parameter in moving.values():
+        parameter.requires_grad_(False)
+        parameter.data = parameter.data.float()
+    if not student.lora:
+        model.float()  # buffers too
+    return Reference(model, adapters=True, ema=ema, moving=moving)
 
 
 def references(
-    student: Student, *, teacher: Literal["frozen", "live", "ema"], dpo: bool, hint: bool, ema: float = 0.05
+    student: Student, *, teacher: Literal["frozen", "live", "ema", "trust_region"], dpo: bool, hint: bool, ema: float = 0.05
 ) -> dict[Channel, Reference]:
-    """The reference of each channel that is on; both share one frozen copy."""
+    """The reference of each channel that is on; both share one frozen copy. A trust region's is the live one; it has a start besides."""
     start = frozen(student) if dpo or (hint and teacher == "frozen") else None
     chosen: dict[Channel, Reference] = {}
     if hint and teacher == "ema":

@@ -4,8 +4,10 @@ Examples fall into two strata, with and without the rarer of the two channels (h
 replacement: a shuffled pass, then another. Every step takes at least one example of each stratum that exists, so a few hint views
 among many sessions still reach every step, and a step without a channel's inputs means that the data set has none; beyond that
 the strata share the step in proportion. One example a step cannot do that, so it is refused where both strata exist.
-Pairs are drawn in the same proportion as examples (as many passes over the pairs as over the examples), at least one a step, or
-`batch_pairs` of them. Anchors come from `batch_anchors` sessions that have some, on top of the examples: an example drawn for its anchors
+Pairs come with the example that they branch off, so that a step's three channels share one trunk: each is seen once a pass over the
+examples. Those whose session is no example, and those of a step whose examples bring none, are drawn on their own, in proportion and at
+least one a step; `batch_pairs` draws that many on their own instead.
+Anchors come from `batch_anchors` sessions that have some, on top of the examples: an example drawn for its anchors
 brings nothing else, one drawn for the other channels brings no anchor, so how often each is seen does not depend on the other.
 With live rollouts that make the step's examples, imported ones can be left out (`imported=False`); pairs and anchors remain.
 Every rank draws the same step and takes its share of it (`share`).
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from composer_replication.core.config.base import stage_seed
@@ -39,8 +41,10 @@ class Sampler:
     batch_pairs: int = 0
     batch_anchors: int = 0
     imported: bool = True
+    homes: Sequence[str | None] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "homes", [] if self.batch_pairs or not self.imported else homes_of(self.examples, self.pairs))
         if self.imported and self.batch_examples < 2 and all(parts := strata(self.examples)):
             raise ConfigError(
                 "train.batch_examples = 1 cannot feed both lm_ce and hint in every step: "
@@ -55,8 +59,18 @@ class Sampler:
         per_step = _rarer_per_step(len(rarer), len(rest), size)
         chosen = self._draw(rarer, "rarer", step, per_step) + self._draw(rest, "rest", step, size - per_step) if self.imported else []
         chosen = [replace(e, anchored=()) if e.anchored else e for e in chosen]
-        pairs_per_step = self.batch_pairs or self._pairs_per_step(size, len(rarer) + len(rest))
-        return chosen + self._anchors(step), self._draw(self.pairs, "pairs", step, pairs_per_step)
+        return chosen + self._anchors(step), self._pairs(step, chosen, size=size, num_examples=len(rarer) + len(rest))
+
+    def _pairs(self, step: int, chosen: Sequence[TrainingExample], *, size: int, num_examples: int) -> list[PreferencePair]:
+        """`batch_pairs` of all; or what comes with the chosen examples and a share of those that come with none."""
+        if self.batch_pairs or not chosen:
+            return self._draw(self.pairs, "pairs", step, self.batch_pairs or self.batch_examples)
+        brought = {e.id for e in chosen}
+        found = [pair for pair, home in zip(self.pairs, self.homes, strict=True) if home in brought]
+        alone = [pair for pair, home in zip(self.pairs, self.homes, strict=True) if home is None]
+        if not found and not alone:
+            return self._draw(self.pairs, "pairs", step, 1)
+        return found + self._draw(alone, "pairs", step, max(1, round(size * len(alone) / num_examples)))
 
     def _anchors(self, step: int) -> list[TrainingExample]:
         """The anchored examples of `batch_anchors` sessions, with their anchors alone."""
@@ -66,9 +80,6 @@ class Sampler:
                 sessions.setdefault(example.session_id, []).append(replace(example, trained=(), hints=(), actions=()))
         drawn = self._draw(list(sessions), "anchors", step, min(self.batch_anchors, len(sessions)))
         return [example for name in drawn for example in sessions[name]]
-
-    def _pairs_per_step(self, size: int, num_examples: int) -> int:
-        return max(1, round(size * len(self.pairs) / num_examples)) if num_examples else self.batch_examples
 
     def _draw(self, items: Sequence[Item], stratum: str, step: int, per_step: int) -> list[Item]:
         return drawn(items, stratum=stratum, step=step, per_step=per_step, seed=self.seed)
@@ -90,6 +101,23 @@ def drawn(items: Sequence[Item], *, stratum: str, step: int, per_step: int, seed
         found += [items[i] for i in taken]
         start += len(taken)
     return found
+
+
+def homes_of(examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair]) -> list[str | None]:
+    """The id of the example that each pair comes with: the first of its session's drawable ones that begins with its prefix, or the first.
+
+    None where its session has none. Example: a session cut in two windows, the pair's prefix is the beginning of the second -> the second
+    """
+    of_session: dict[str, list[TrainingExample]] = {}
+    for part in strata(examples):
+        for example in part:
+            of_session.setdefault(example.session_id, []).append(example)
+    homes: list[str | None] = []
+    for pair in pairs:
+        windows = of_session.get(pair.session_id, [])
+        trunks = [e for e in windows if e.ids[: len(pair.prefix_ids)] == pair.prefix_ids]
+        homes.append(next((e.id for e in trunks + windows), None))
+    return homes
 
 
 def strata(examples: Sequence[TrainingExample]) -> tuple[list[TrainingExample], list[TrainingExample]]:

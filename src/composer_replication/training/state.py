@@ -14,12 +14,15 @@ from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.root import Config
 from composer_replication.core.config.train import TrainSettings
 from composer_replication.losses.channel import CHANNELS, Channel
+from composer_replication.losses.credit import channel_shares
+from composer_replication.losses.schedules import TaidSchedule
 from composer_replication.losses.total import RunningMean
 from composer_replication.models.load import Student
 from composer_replication.models.tree import why_not_tree
 from composer_replication.training.health import Health
+from composer_replication.training.hinting import taid_schedule
 from composer_replication.training.optimiser import make_optimiser
-from composer_replication.training.reference import Reference, references
+from composer_replication.training.reference import Reference, frozen, references
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,6 +30,7 @@ class Trainer:
     """The student and all that moves with it; `references` score without gradient, by channel.
 
     `layout` is how the forwards of a step are laid out, `why_rows` why it is not the tree that was asked for ("" where it is).
+    `start` is the other half of a trust region, `taid` the schedule of TAID where it moves.
     """
 
     config: Config
@@ -37,6 +41,8 @@ class Trainer:
     health: Health
     layout: Literal["tree", "rows"] = "rows"
     why_rows: str = ""
+    start: Reference | None = None
+    taid: TaidSchedule | None = None
     means: dict[Channel, RunningMean] = field(default_factory=lambda: {name: RunningMean() for name in CHANNELS})
 
     @property
@@ -48,6 +54,16 @@ class Trainer:
     def weights(self) -> dict[Channel, float]:
         """The weight of each channel; 0 = off."""
         return channel_weights(self.config.train)
+
+    @property
+    def teachers(self) -> tuple[Reference, ...]:
+        """The models that the hint's teacher is made of: itself, or the live one and the start."""
+        return (self.references["hint"],) if self.start is None else (self.references["hint"], self.start)
+
+    @property
+    def taid_t(self) -> float:
+        """Where TAID's mixture stands in this step."""
+        return self.settings.hint.taid.t_start if self.taid is None else self.taid.t
 
     @property
     def pair_weight(self) -> float:
@@ -73,13 +89,22 @@ class Trainer:
 
 
 def channel_weights(settings: TrainSettings) -> dict[Channel, float]:
-    """The weight of each channel."""
+    """The weight of each channel's loss under the combination of policy and hint; credit on advantages is no loss of its own."""
+    shares = channel_shares(settings.hint.combination, hint_weight=settings.hint.weight)
     return {
-        "policy": settings.policy.weight,
+        "policy": settings.policy.weight * shares.policy,
         "lm_ce": settings.lm_ce.weight,
-        "hint": settings.hint.weight,
+        "hint": shares.hint,
         "preference": settings.preference.weight,
     }
+
+
+def watched_weights(settings: TrainSettings) -> dict[Channel, float]:
+    """The weights as training/health.py sees them: a hint that is credit is on."""
+    weights = channel_weights(settings)
+    if settings.hint.is_credit:
+        weights["hint"] = settings.hint.weight
+    return weights
 
 
 def make_trainer(config: Config, *, student: Student, accelerator: Accelerator) -> Trainer:
@@ -87,14 +112,18 @@ def make_trainer(config: Config, *, student: Student, accelerator: Accelerator) 
     student.model.to(accelerator.device).train()
     settings, weights = config.train, channel_weights(config.train)
     why_rows = why_not_tree(student.model) if settings.layout == "tree" else ""
-    hint, dpo = settings.hint, weights["preference"] > 0 and settings.preference.objective == "dpo"
+    hint, dpo = settings.hint, weights["preference"] > 0 and settings.preference.has_reference
+    scored = references(student, teacher=hint.teacher, hint=hint.weight > 0, dpo=dpo, ema=hint.ema)
+    start = scored.get("preference") or frozen(student) if hint.weight and hint.teacher == "trust_region" else None
     return Trainer(
         config=config,
         student=student,
-        references=references(student, teacher=hint.teacher, hint=weights["hint"] > 0, dpo=dpo, ema=hint.ema),
+        references=scored,
+        start=start,
+        taid=taid_schedule(hint, steps=settings.steps) if hint.weight else None,
         optimiser=make_optimiser(student.model, settings),
         accelerator=accelerator,
-        health=Health(weights=weights, max_bad_steps=settings.starved_steps),
+        health=Health(weights=watched_weights(settings), max_bad_steps=settings.starved_steps, max_clipped=settings.health.max_clipped),
         layout="rows" if why_rows else settings.layout,
         why_rows=why_rows,
     )

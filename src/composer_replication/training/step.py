@@ -4,7 +4,7 @@ A step, top to bottom:
     score      each channel's unreduced values (training/channels.py), micro-batch by micro-batch
     measure    each channel's mean is walked back to the final hidden states that predict its tokens: there its gradient's norm is taken
     add        total = sum of weight * mean / running mean norm; one backward of the trunk; gradients summed over ranks; clip; step
-    follow     a teacher that is a slow average moves towards the student
+    follow     a teacher that is a slow average moves towards the student, and TAID's mixture towards the teacher
     tell       status, tokens, loss and gradient norm per channel; warn at once, stop after train.starved_steps bad steps
 
 A step without any gradient (every group flat, no site, no pair) moves nothing: not the optimiser's moments either.
@@ -24,6 +24,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import AlignmentError, StoppedError
 from composer_replication.losses.channel import CHANNELS, Channel, ChannelLoss
 from composer_replication.losses.total import channel_scales
@@ -31,6 +32,7 @@ from composer_replication.tokens.batch import Counts, collate, count, micro_batc
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.training.channels import TOLD, budgets, loss_rows, losses_on
 from composer_replication.training.health import ChannelStep
+from composer_replication.training.hinting import check_views, with_wrong_hints
 from composer_replication.training.journal import Journal
 from composer_replication.training.optimiser import learning_rate, set_learning_rate
 from composer_replication.training.packing import Micro, micros_of, over_ranks, session_trees
@@ -57,6 +59,7 @@ def train_step(
     do not move the policy as far as many did. 0 = it always weighs the same.
     """
     began, settings = time.perf_counter(), trainer.settings
+    examples, without_donor = hinted(trainer, examples, step=step)
     counts = step_counts(examples, pairs, num_rollouts=num_rollouts)
     micros = _micros(trainer, examples, pairs)
     present: list[Channel] = [name for name, budget in budgets(settings, counts).items() if trainer.weights[name] and budget.tokens]
@@ -71,7 +74,7 @@ def train_step(
     if hint_sites:
         scales["hint"] *= min(1.0, counts.hint_views / hint_sites)
 
-    line: dict[str, Any] = {"step": step + 1}
+    line: dict[str, Any] = {"step": step + 1, **({"hint/no_donor": without_donor} if settings.hint.contrast else {})}
     for name in present if step % settings.grad_every == 0 else present[:0]:
         trainer.seed(step)
         accumulate(trainer, micros, counts, scales={name: 1.0})
@@ -93,7 +96,8 @@ def train_step(
             reference.update(trainer.student.model)
     trainer.optimiser.zero_grad()
 
-    statuses = trainer.health.observe(observed)
+    line |= _taid(trainer, observed["hint"], step=step)
+    statuses = trainer.health.observe(_alive(trainer, observed))
     for name, seen in observed.items():
         if name not in first_time or settings.balance == "none":
             trainer.means[name].add(seen.grad_norm)
@@ -105,6 +109,36 @@ def train_step(
         journal.step(line, trainer.health.warnings(statuses))
     trainer.health.check(statuses, step=step + 1)
     return line
+
+
+def _taid(trainer: Trainer, seen: ChannelStep, *, step: int) -> dict[str, float]:
+    """Where TAID's mixture stood, for the line; then the step's global mean moves it. A step without a site leaves it alone."""
+    if not trainer.settings.hint.weight or trainer.settings.hint.divergence != "taid":
+        return {}
+    line = {"hint/taid_t": trainer.taid_t}
+    if trainer.taid is not None:
+        trainer.taid.update(seen.told.get("raw", 0.0), step=step, tokens=seen.tokens)
+    return line
+
+
+def _alive(trainer: Trainer, observed: dict[Channel, ChannelStep]) -> dict[Channel, ChannelStep]:
+    """What health looks at: credit has no gradient of its own, it is alive where it moves advantages."""
+    if not trainer.settings.hint.is_credit:
+        return observed
+    credit: Channel = "hint"
+    return {**observed, credit: dataclasses.replace(observed[credit], grad_norm=observed[credit].loss)}
+
+
+def hinted(trainer: Trainer, examples: list[TrainingExample], *, step: int) -> tuple[list[TrainingExample], int]:
+    """The step's examples with what train.hint asks of their views, and how many views had no other site's hint to be held against.
+
+    Raises ConfigError for views that cannot have it. The same on every rank.
+    """
+    how = trainer.settings.hint
+    if not how.weight:
+        return examples, 0
+    check_views(examples, how)
+    return with_wrong_hints(examples, seed=stage_seed(trainer.config.seed, f"contrast:{step}")) if how.contrast else (examples, 0)
 
 
 def step_counts(examples: list[TrainingExample], pairs: list[PreferencePair], *, num_rollouts: int | None = None) -> Counts:

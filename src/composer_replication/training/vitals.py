@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,10 +46,22 @@ def rollout_facts(groups: Groups, advantage: Mapping[str, float]) -> dict[str, f
         "rollouts/out_of_room": _mean([r.ended == "max_context" for r in rollouts]),
         "rollouts/cut_off": _mean([r.ended == "cut_off" for r in rollouts]),
         "rollouts/lost": _mean([r.ended in LOST for r in rollouts]),
+        **{f"lost/{end}": float(n) for end, n in Counter(r.ended for r in rollouts if r.ended in LOST).items()},
         "rollouts/refused_calls": float(sum(r.num_refused for r in rollouts)),
         "rollouts/advantage_spread": max(advantage.values(), default=0.0) - min(advantage.values(), default=0.0),
     }
     return facts | behaviour(rollouts)
+
+
+def lost_rollouts(rollouts: Sequence[Rollout]) -> dict[str, Any]:
+    """How many rollouts of a step were lost, by end, and up to three different reasons; empty where none was.
+
+    Example: {"env_error": 2, "env_timeout": 1, "of": 48, "words": ["KeyError: 'path'", "no answer within 5 s"]}
+    """
+    lost = [rollout for rollout in rollouts if rollout.ended in LOST]
+    if not lost:
+        return {}
+    return {**Counter(r.ended for r in lost), "of": len(rollouts), "words": list(dict.fromkeys(r.failure for r in lost))[:3]}
 
 
 def behaviour(rollouts: Sequence[Rollout]) -> dict[str, float]:

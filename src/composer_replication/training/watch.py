@@ -12,11 +12,12 @@ from composer_replication.core.codec import record_to_json, write_sessions
 from composer_replication.core.config.train import HintSettings
 from composer_replication.core.jsonl import read_lines, write_lines
 from composer_replication.core.rundir import RunDir
-from composer_replication.losses.hint import hint_divergence
+from composer_replication.losses.hint import hint_divergence, trust_region
 from composer_replication.losses.policy import token_logprobs
 from composer_replication.models.forward import predictors, project
 from composer_replication.tokens.batch import Rows, Targets, collate
 from composer_replication.tokens.example import TrainingExample, example_from_json, example_to_json
+from composer_replication.training.hinting import plain_divergence
 from composer_replication.training.live import LiveStep
 from composer_replication.training.reference import Reference
 
@@ -37,12 +38,12 @@ def watched(examples: Sequence[TrainingExample], *, num_sites: int = NUM_SITES) 
 
 
 def keep_watched(run: RunDir, examples: Sequence[TrainingExample], *, made: LiveStep) -> None:
-    """Write down which examples are watched, so that a resumed run watches the same, and their sessions, sites and hints for the page."""
-    write_lines(run.watched_jsonl, map(example_to_json, examples))
+    """Write down which examples are watched, so that a resumed run watches the same, after their sessions, sites and hints for the page."""
     names, ids = {example.session_id for example in examples}, {view.site_id for example in examples for view in example.hints}
     write_sessions(run.watched_dir / "sessions.jsonl", [session for session in made.sessions if session.id in names])
     write_lines(run.watched_dir / "sites.jsonl", [record_to_json(site) for site in made.sites if site.id in ids])
     write_lines(run.watched_dir / "hints.jsonl", [record_to_json(hint) for hint in made.hints if hint.site_id in ids])
+    write_lines(run.watched_jsonl, map(example_to_json, examples))
 
 
 def kept_watched(run: RunDir) -> list[TrainingExample]:
@@ -54,7 +55,7 @@ def token_table(
     examples: Sequence[TrainingExample],
     *,
     student: Reference,
-    teacher: Reference,
+    teachers: Sequence[Reference],
     how: HintSettings,
     tokenizer: Any,
     pad_id: int,
@@ -63,11 +64,13 @@ def token_table(
 ) -> list[dict[str, Any]]:
     """Per watched site, for each token: its text, log-prob under the student (no hint) and the teacher (with hint), their divergence.
 
-    One example at a time, so that two (N, V) matrices of one example are the most that is held.
+    One example at a time, so that two or three (N, V) matrices of one example are the most that is held. The divergence is that of the
+    settings over the whole vocabulary, kl(student, teacher) where it has a form of its own (TAID, the gates); `measure` says which.
     Example row: {"site_id": "s1:7:c1", "kind": "bad_args", "ids": [5, 9], "texts": ["re", "ad"], "student": [-2.1, -0.3],
     "teacher": [-4.0, -0.2], "divergence": [0.4, 0.01], "measure": "jsd"}
     """
     table: list[dict[str, Any]] = []
+    measure = plain_divergence(how)
     for example in examples:
         batch = collate([example], pad_id=pad_id).to(device)
 
@@ -78,16 +81,18 @@ def token_table(
                 )
                 return project(model, hidden_ND)
 
-        ours_NV, theirs_NV = logits(student, batch.student, batch.hint_student), logits(teacher, batch.teacher, batch.hint_teacher)
+        ours_NV = logits(student, batch.student, batch.hint_student)
+        own_NV = [logits(teacher, batch.teacher, batch.hint_teacher) for teacher in teachers]
+        theirs_NV = own_NV[0] if len(own_NV) == 1 else trust_region(own_NV[1], own_NV[0], share=how.trust)
         ids_N = batch.hint_student.ids_N
         with torch.no_grad():
-            apart_N = hint_divergence(ours_NV, theirs_NV, divergence=how.divergence, beta=how.beta, temperature=how.temperature)
+            apart_N = hint_divergence(ours_NV, theirs_NV, divergence=measure, beta=how.beta, temperature=how.temperature)
         columns = {"student": token_logprobs(ours_NV, ids_N), "teacher": token_logprobs(theirs_NV, ids_N), "divergence": apart_N}
         numbers = {name: [float(f"{x:.6g}") for x in values_N.tolist()] for name, values_N in columns.items()}
         start = 0
         for view in example.hints:
             part = slice(start, start + len(view.target_ids))
-            about = {"site_id": view.site_id, "kind": view.kind, "example_id": example.id, "measure": how.divergence}
+            about = {"site_id": view.site_id, "kind": view.kind, "example_id": example.id, "measure": measure}
             texts = [tokenizer.decode([i]) for i in view.target_ids]
             table.append({**about, "ids": list(view.target_ids), "texts": texts, **{name: row[part] for name, row in numbers.items()}})
             start = part.stop

@@ -10,6 +10,26 @@ from composer_replication.core.config.base import Settings
 from composer_replication.core.config.teachers import TeacherSettings
 
 
+class ServerSettings(Settings):
+    """A server that writes the student's messages: OpenAI-compatible, and returning token ids and log-probs (vLLM does)."""
+
+    url: str = ""
+    """Where it answers, e.g. http://127.0.0.1:8000/v1; it reads all that the student reads, so it must be your own."""
+    model: str = ""
+    """Name under which the student is served."""
+    handover: Literal["reload", "adapter", "none"] = "reload"
+    """How weights reach it: "reload" = vLLM's collective_rpc reload_weights, "adapter" = vLLM's load_lora_adapter; "none" = it keeps
+    those of the run's start."""
+    weights_dir: str = ""
+    """The folder that the server loads: the trainer writes it, the server reads it, under the same path."""
+    timeout_s: float = Field(default=600.0, gt=0.0)
+    """Seconds for one message, and for one hand-over."""
+    requests: int = Field(default=32, gt=0)
+    """Messages that are asked for at the same time."""
+    max_gap: float = Field(default=0.1, gt=0.0)
+    """After a hand-over: largest mean distance between the server's and the trainer's log-probs of a few tokens, in nats."""
+
+
 class RolloutSettings(Settings):
     """Where the student acts while it is trained: without an environment, train uses imported logs only."""
 
@@ -31,6 +51,11 @@ class RolloutSettings(Settings):
     """Longest episode."""
     batch_episodes: int = Field(default=48, gt=0)
     """Episodes that are sampled together; speed and memory only."""
+    generator: Literal["local", "served"] = "local"
+    """Who writes the student's messages: this process, or the server of [rollouts.server]."""
+    server: ServerSettings = ServerSettings()
+    refresh_every: int = Field(default=1, gt=0)
+    """Steps between two hand-overs of weights to the server; the first step of every launch has one."""
     max_staleness: int = Field(default=1, ge=0)
     """A rollout of weights that are more steps old than this is not trained on; it is counted."""
     max_turns: int = Field(default=0, ge=0)
@@ -45,6 +70,22 @@ class RolloutSettings(Settings):
     """Seconds an environment may take for one answer before its episode is lost; the workshop has time-outs of its own."""
     tool_threads: int = Field(default=16, gt=0)
     """Environments that answer at the same time, where they allow it."""
+
+    @model_validator(mode="after")
+    def _generator(self) -> Self:
+        server = self.server
+        if self.generator == "local":
+            if self.refresh_every != 1:
+                raise ValueError("refresh_every is about a served generator: set generator = 'served', or refresh_every = 1")
+            return self
+        if not server.url or not server.model or not (server.weights_dir or server.handover == "none"):
+            raise ValueError("generator = 'served' needs server.url, server.model and, unless server.handover = 'none', server.weights_dir")
+        if server.handover != "none" and self.refresh_every - 1 > self.max_staleness:
+            raise ValueError(
+                f"with refresh_every = {self.refresh_every} rollouts are up to {self.refresh_every - 1} steps old and max_staleness ="
+                f" {self.max_staleness} would leave them out: raise max_staleness or lower refresh_every"
+            )
+        return self
 
 
 class ReplaySettings(Settings):

@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from composer_replication.core.config.base import Settings
+from composer_replication.core.config.hint import HintSettings as HintSettings
 
 
 class BuildSettings(Settings):
@@ -70,38 +71,45 @@ class LmSettings(Settings):
     weight: float = Field(default=1.0, ge=0.0)
 
 
-class HintSettings(Settings):
-    """The hint channel: divergence between the policy and the same model that saw the hint."""
-
-    weight: float = Field(default=1.0, ge=0.0)
-    divergence: Literal["kl(student, teacher)", "kl(teacher, student)", "jsd"] = "jsd"
-    beta: float = Field(default=0.5, ge=0.0, le=1.0)
-    """Weight of the teacher in the mixture of jsd; 0 is kl(teacher, student), 1 is kl(student, teacher). Not read by the two KLs."""
-    teacher: Literal["frozen", "live", "ema"] = "frozen"
-    """"frozen" = the weights at the start of the run; "live" = the current weights, without gradient; "ema" = their slow average."""
-    ema: float = Field(default=0.05, gt=0.0, le=1.0)
-    """By which share the slow average moves to the current weights in each step; read where teacher = "ema"."""
-    temperature: float = Field(default=1.0, gt=0.0)
-
-
 class PreferenceSettings(Settings):
     """The preference channel: DPO on pairs, and anchors that hold in place what no pair speaks about."""
 
     weight: float = Field(default=0.0, ge=0.0)
-    objective: Literal["dpo", "clone"] = "dpo"
-    """"clone" = cross-entropy on the chosen side alone, which is a control and not a preference."""
+    objective: Literal["dpo", "dpo_norm", "ipo", "simpo", "clone"] = "dpo"
+    """"dpo_norm" = DPO on log-probs per token instead of sums; "ipo" and "simpo" use those too, simpo without a reference. "clone" =
+    cross-entropy on the chosen side alone, which is a control and not a preference."""
     anchor: float = Field(default=10.0, ge=0.0)
     """Weight of the anchors' cross-entropy (nats per token) beside the mean DPO loss; 0 leaves anchors out."""
     batch_pairs: int = Field(default=0, ge=0)
-    """Pairs per step; 0 = in proportion to the examples."""
+    """Pairs per step, drawn on their own; 0 = each comes with the example that it branches off."""
     batch_anchors: int = Field(default=6, ge=0)
     """Sessions with anchors per step."""
     beta: float = Field(default=0.1, gt=0.0)
+    """Scale of the margin: 0.1 is usual for dpo, 2 to 10 for simpo and dpo_norm; ipo's target margin is 1 / (2 beta)."""
+    gamma: float = Field(default=0.5, ge=0.0)
+    """The margin that simpo asks for, in units of beta times the difference (its authors' gamma_beta_ratio * beta)."""
     label_smoothing: float = Field(default=0.0, ge=0.0, lt=0.5)
+    """Share of pairs assumed to be the wrong way round; dpo, dpo_norm and simpo."""
+
+    @property
+    def both_sides(self) -> bool:
+        """Whether the rejected side is read too."""
+        return self.objective != "clone"
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether the start's log-probs are part of the objective."""
+        return self.objective in ("dpo", "dpo_norm", "ipo")
+
+    @model_validator(mode="after")
+    def _smoothing_is_read(self) -> Self:
+        if self.label_smoothing and self.objective in ("ipo", "clone"):
+            raise ValueError(f"{self.objective} knows no label smoothing; set label_smoothing = 0, or objective = dpo")
+        return self
 
 
 class HealthSettings(Settings):
-    """When a run with live rollouts is stopped and put back: training/health.py is the only home of these rules."""
+    """When a run is stopped, with live rollouts put back too: training/health.py is the only home of these rules."""
 
     max_kl: float = Field(default=0.3, gt=0.0)
     """Stop where the mean KL(student, start) on the step's rollouts is above this, in nats per token."""
@@ -115,6 +123,9 @@ class HealthSettings(Settings):
     """Tasks of the monitor split that are played every `monitor_every` steps; 0 = never."""
     monitor_every: int = Field(default=10, gt=0)
     """Steps between two looks at the monitor tasks; the start and the end are always looked at."""
+    max_clipped: float = Field(default=0.9, gt=0.0, le=1.0)
+    """Stop after `starved_steps` steps in a row in which train.hint.token_clip cut more than this share of the hint's tokens, or in which
+    hint credit stood at its bound on more than this share: the clip is then the signal. 1 = never."""
     max_monitor_loss: float = Field(default=0.5, gt=0.0, le=1.0)
     """Stop where success on the monitor tasks fell by more than this share of the best so far (and by more than two standard errors)."""
 
@@ -163,4 +174,17 @@ class TrainSettings(Settings):
         if self.policy.weight == self.lm_ce.weight == self.hint.weight == self.preference.weight == 0:
             what = "set policy.weight, lm_ce.weight, hint.weight or preference.weight"
             raise ValueError(f"every channel has weight 0: nothing would be trained; {what}")
+        return self
+
+    @model_validator(mode="after")
+    def _combination_has_a_policy(self) -> Self:
+        how = self.hint.combination
+        if self.hint.weight and how != "additive" and not self.policy.weight:
+            raise ValueError(f'hint.combination = "{how}" needs the policy channel; set policy.weight, or hint.combination = additive')
+        if self.hint.weight and self.hint.is_credit and self.fork:
+            what = f'hint.combination = "{how}" changes advantages, and what is written at a log\'s site (fork) has none'
+            raise ValueError(f"{what}; set hint.combination = additive, or fork = false")
+        if self.hint.weight and self.hint.difficulty and self.fork:
+            what = "hint.difficulty weighs by the success of a task's group, and a site of a log (fork) has none"
+            raise ValueError(f"{what}; set hint.difficulty = false, or fork = false")
         return self

@@ -27,10 +27,15 @@ RunsIn = Literal["any_thread", "one_thread", "caller"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """How an episode begins: the messages before the student's first, and the tools on offer."""
+    """How an episode begins: the messages before the student's first, and the tools on offer.
+
+    `logged` = the messages are those of a log, as `build` renders them: others wrote some of them, and nothing in them is cleaned or cut,
+    since another character would be another context. Only code of this package that has read the log says so.
+    """
 
     turns: tuple[Turn, ...]
     tools: tuple[ToolSpec, ...]
+    logged: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

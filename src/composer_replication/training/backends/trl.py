@@ -20,7 +20,8 @@ gives no place for is refused by name: lm_ce, anchors, placebos, teacher "ema", 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,8 @@ from torch import Tensor
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.data import HintsSettings, SitesSettings
 from composer_replication.core.config.train import TrainSettings
-from composer_replication.core.errors import ConfigError, need
-from composer_replication.core.trace import Session, ToolSpec
+from composer_replication.core.errors import ConfigError, StoppedError, need
+from composer_replication.core.trace import ToolSpec
 from composer_replication.losses.channel import CHANNELS, Channel, ChannelLoss
 from composer_replication.losses.total import RunningMean, channel_scales, total_loss
 from composer_replication.models.load import Student
@@ -43,10 +44,10 @@ from composer_replication.training.backends._compat import bases, require_trl, t
 from composer_replication.training.backends.trl_channels import INPUTS, Scorer, channel_steps, new_sums, only, padded, tapped
 from composer_replication.training.backends.trl_rollouts import HintProducer, Made, Played
 from composer_replication.training.health import Health
-from composer_replication.training.reference import references
+from composer_replication.training.reference import Reference, references
 from composer_replication.training.sampler import Sampler, share
 from composer_replication.training.state import channel_weights
-from composer_replication.training.step import measure
+from composer_replication.training.step import gradient_norm, measure
 
 _Trainer, _Config = bases()
 EXAMPLES, COUNTS = "composer_examples", "composer_counts"
@@ -158,6 +159,7 @@ class ComposerReplicationTrainer(_Trainer):
             sites=sites or SitesSettings(),
             hints=hints or HintsSettings(),
             kept=kept,
+            hinted=self._weights["hint"] > 0,
         )
         self._health = Health(weights=self._weights, max_bad_steps=self._settings.starved_steps)
         self._means: dict[Channel, RunningMean] = {name: RunningMean() for name in CHANNELS}
@@ -168,15 +170,25 @@ class ComposerReplicationTrainer(_Trainer):
         self._facts: dict[str, float] = {}
         self._rollouts: tuple[Any, Any] | None = None
         self.listen()
-        self.add_callback(_after_step(self))
+        self.add_callback(_around_step(self))
+
+    @property
+    def references(self) -> Mapping[Channel, Reference]:
+        """The models that score without gradient, by channel."""
+        return self._scorer.references
+
+    @property
+    def health(self) -> Health:
+        """The rule on channels."""
+        return self._health
 
     def listen(
         self,
         on_step: Callable[[dict[str, Any], list[dict[str, Any]]], None] | None = None,
-        on_sessions: Callable[[int, tuple[Session, ...]], None] | None = None,
+        on_rollouts: Callable[[int, Made], None] | None = None,
     ) -> None:
-        """Who is told each step's numbers with its warnings, and each generation's rollouts (this rank's) as Sessions."""
-        self._on_step, self._on_sessions = on_step, on_sessions
+        """Who is told each step's numbers with its warnings, and each generation's rollouts (this rank's) before they are trained on."""
+        self._on_step, self._on_rollouts = on_step, on_rollouts
 
     def _generate(self, prompts: list[Any]) -> Any:
         result = super()._generate(prompts)
@@ -196,8 +208,8 @@ class ComposerReplicationTrainer(_Trainer):
         tokens, views_of_step = self._over_ranks(counts)
         out[EXAMPLES] = list(made.examples)  # a list: TRL permutes and splits it with the tensors
         out[f"{COUNTS}_tokens"], out[f"{COUNTS}_views"] = tokens, views_of_step  # 0-dim: TRL passes them through
-        if self._on_sessions is not None:
-            self._on_sessions(self.state.global_step, made.sessions)
+        if self._on_rollouts is not None:
+            self._on_rollouts(self.state.global_step, made)
         return out
 
     def _made(self, prompts: list[Any], rollout: tuple[Any, Any, Any, Any]) -> Made:
@@ -209,9 +221,9 @@ class ComposerReplicationTrainer(_Trainer):
             Played(name=f"{place}:{i}", prompt=prompt, prompt_ids=p, completion_ids=c, tool_mask=mask, messages=messages)
             for i, (prompt, p, c, mask, messages) in enumerate(zip(prompts, prompt_ids, completion_ids, masks, completions, strict=True))
         ]
-        if not self._weights["hint"]:
+        if not self._weights["hint"] and self._on_rollouts is None:  # nobody reads the sessions
             made = (TrainingExample(id=p.name, session_id=p.name, ids=(*p.prompt_ids, *p.completion_ids), origin="student") for p in played)
-            return Made(examples=tuple(made), sessions=(), facts={})
+            return Made(examples=tuple(made), facts={})
         each = -(-self.args.hint_sites // self.accelerator.num_processes)
         return self._producer.make(played, max_sites=each, max_tokens=self._settings.micro_tokens, seed=self.args.seed)
 
@@ -281,6 +293,20 @@ class ComposerReplicationTrainer(_Trainer):
 
     def _over_ranks(self, tensor: Tensor) -> Tensor:
         return self.accelerator.reduce(tensor, reduction="sum") if self.accelerator.num_processes > 1 else tensor
+
+    def _check_gradient(self) -> None:
+        """Before the optimiser's step: stop where the gradient is not finite; where there is none, leave its moments as they are too.
+
+        Raises StoppedError (exit code 3).
+        """
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        norm = gradient_norm(trained)
+        if not math.isfinite(norm):
+            what = f"step {self.state.global_step + 1} is not finite: gradient norm {norm}"
+            raise StoppedError(what, where="not_finite", fix="lower the learning rate, or train in float32")
+        if norm == 0:
+            for parameter in trained:
+                parameter.grad = None
 
     def _finish_step(self) -> None:
         """Judge the channels of the optimiser step that has just been taken; raises StoppedError for one that stays starved or dead."""
@@ -368,12 +394,15 @@ def _tool_specs(tools: Iterable[Callable[..., Any]]) -> tuple[ToolSpec, ...]:
     return tuple(ToolSpec(name=f["name"], description=f["description"], parameters=f["parameters"]) for f in functions)
 
 
-def _after_step(trainer: Any) -> Any:
-    """A callback that ends each optimiser step with `_finish_step`."""
+def _around_step(trainer: Any) -> Any:
+    """A callback that looks at the gradient before each optimiser step and at the channels after it."""
     callback = need("transformers", extra="trl").TrainerCallback
 
-    class AfterStep(callback):
+    class AroundStep(callback):
+        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            trainer._check_gradient()
+
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             trainer._finish_step()
 
-    return AfterStep()
+    return AroundStep()

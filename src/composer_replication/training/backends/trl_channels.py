@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 from composer_replication.core.config.train import TrainSettings
-from composer_replication.core.errors import AlignmentError
+from composer_replication.core.errors import AlignmentError, ConfigError
 from composer_replication.losses.channel import CHANNELS, Channel, ChannelLoss
-from composer_replication.losses.fused import fused_divergence, fused_logprobs
+from composer_replication.losses.fused import fused_logprobs
 from composer_replication.losses.preference import dpo, sequence_logprobs
 from composer_replication.models.forward import Head, decoder_of, head_of, predictors
-from composer_replication.tokens.batch import Batch, Rows, Targets
+from composer_replication.tokens.batch import Batch, Counts, Rows, Targets
 from composer_replication.training.health import ChannelStep
+from composer_replication.training.hinting import hint_loss
 from composer_replication.training.reference import Reference
 
 TOKENS, LOSS, SQUARES, INPUTS = range(4)
@@ -58,20 +59,26 @@ class Scorer:
     references: Mapping[Channel, Reference]
     settings: TrainSettings
 
+    def __post_init__(self) -> None:
+        how = self.settings.hint
+        rules = (
+            (how.teacher in ("ema", "trust_region"), "teacher", "use frozen or live"),
+            (how.combination != "additive", "combination", "use additive"),
+            (how.contrast, "contrast", "set it to false"),
+            (how.difficulty, "difficulty", "set it to false"),
+            (how.importance_clip > 0, "importance_clip", "set it to 0"),
+            (how.divergence == "taid" and how.taid.schedule != "fixed", "taid.schedule", "use fixed"),
+        )
+        for broken, name, fix in rules if how.weight else ():
+            if broken:
+                raise ConfigError(f"the TRL backend has no hint.{name} of this kind", where=f"train.hint.{name}", fix=fix)
+
     def hint(self, batch: Batch, hidden_BTD: Tensor, places: Targets, *, global_tokens: int) -> ChannelLoss:
         """The divergence at every token of the views, on hidden states of the policy's own forward; `places` are the tokens in it."""
         how = self.settings.hint
-        teacher_ND, head = self._scored("hint", batch.teacher, batch.hint_teacher)
-        values_N = fused_divergence(
-            places.predictors(hidden_BTD),
-            head_of(self.model),
-            teacher_ND,
-            head,
-            divergence=how.divergence,
-            beta=how.beta,
-            temperature=how.temperature,
-        )
-        return ChannelLoss(name="hint", values=values_N, tokens=len(places), global_units=global_tokens)
+        teacher = self._scored("hint", batch.teacher, batch.hint_teacher)
+        student = (places.predictors(hidden_BTD), head_of(self.model))
+        return hint_loss(how, student, [teacher], batch, counts=Counts(hint_tokens=global_tokens), t=how.taid.t_start)
 
     def preference(self, batch: Batch, hidden_BTD: Tensor, *, global_pairs: int) -> ChannelLoss:
         """DPO of every pair, log-probs at temperature 1 whatever the policy is sampled at."""

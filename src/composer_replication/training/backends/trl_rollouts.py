@@ -79,8 +79,14 @@ class Made:
     """One example per rollout, in order, each with its hint views (perhaps none), and numbers by metric name."""
 
     examples: tuple[TrainingExample, ...]
-    sessions: tuple[Session, ...]
     facts: Mapping[str, float]
+    recorded: tuple[Recorded | None, ...] = ()
+    """None = its messages are not the stretches that were written."""
+
+    @property
+    def sessions(self) -> tuple[Session, ...]:
+        """The rollouts that could be recorded."""
+        return tuple(one.session for one in self.recorded if one is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,20 +104,23 @@ class HintProducer:
     hints: HintsSettings = field(default_factory=HintsSettings)
     kept: frozenset[str] | None = None
     author: str = "student"
+    hinted: bool = True
+    """False = mistakes are counted, but no hint is written."""
 
     def make(self, played: Sequence[Played], *, max_sites: int = 0, max_tokens: int = 0, seed: int = 0) -> Made:
         """The examples of some rollouts: at most `max_sites` views, drawn by `seed`, no teacher row above `max_tokens`; 0 = no bound."""
         facts: Counter[str] = Counter(dict.fromkeys(("rollouts/unaligned", "rollouts/malformed", *_SITE_FACTS), 0))
-        sessions: list[Session] = []
+        kept: list[Recorded | None] = []
         found: dict[str, list[HintView]] = {rollout.name: [] for rollout in played}
         for rollout in played:
             try:
                 recorded = record(rollout, renderer=self.renderer, tools=self.tools, author=self.author)
             except AlignmentError:
                 facts["rollouts/unaligned"] += 1
+                kept.append(None)
                 continue
             facts["rollouts/malformed"] += recorded.num_malformed
-            sessions.append(recorded.session)
+            kept.append(recorded)
             for site, hint in self._hints(recorded.session, facts):
                 view = self._view((*rollout.prompt_ids, *rollout.completion_ids), recorded, site, hint)
                 if view is None or (max_tokens and view.span[1] + len(view.hint_ids) > max_tokens):
@@ -131,12 +140,12 @@ class HintProducer:
             )
             for rollout in played
         )
-        return Made(examples=examples, sessions=tuple(sessions), facts={name: float(n) for name, n in facts.items()})
+        return Made(examples=examples, facts={name: float(n) for name, n in facts.items()}, recorded=tuple(kept))
 
     def _hints(self, session: Session, facts: Counter[str]) -> list[tuple[Site, Hint]]:
         found = find_sites(session, settings=self.sites)
         facts["sites/found"] += sum(site.category in TRAINED for site in found)
-        if not found:
+        if not found or not self.hinted:
             return []
         report = write_hints(session, found, settings=self.hints)
         facts["sites/without_hint"] += sum(report.without.values())

@@ -162,3 +162,8 @@ class WorkshopTools:
             return OVER
         reply = env.reply(Turn(role="assistant", author=None, blocks=(ToolCall("c", name, dict(arguments)),)))
         return reply.turns[0].results[0].text
+
+
+def episode_of(env: WorkshopTools) -> WorkshopEnv:
+    """The episode that these tools play; a function, because a trainer takes every public method for a tool."""
+    return env._running()

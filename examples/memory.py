@@ -1,0 +1,100 @@
+"""Where the memory of the examples goes: printed into examples/README.md by `python examples/memory.py`; a test fails when it is stale.
+
+Nothing is loaded: a model of the published shape is made on PyTorch's meta device, and its forward says what autograd would keep.
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+HERE = Path(__file__).parent
+BEGIN, END = "<!-- memory: written by examples/memory.py -->", "<!-- end of memory -->"
+GB = 1e9
+SHAPES = {  # config.json of the model's page
+    "Qwen/Qwen3-0.6B": {"hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16, "intermediate_size": 3072},
+    "Qwen/Qwen3-4B-Instruct-2507": {"hidden_size": 2560, "num_hidden_layers": 36, "num_attention_heads": 32, "intermediate_size": 9728},
+}
+SHARED: dict[str, Any] = {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "tie_word_embeddings": True}
+EXAMPLES = (
+    ("small_instruct/recompose.toml",),
+    ("small_instruct/recompose.toml", "small_instruct/lora.toml"),
+    ("lora_4b_24gb/recompose.toml",),
+)
+
+
+def make(shape: dict[str, Any], *, layers: int, dtype: torch.dtype, rank: int) -> Any:
+    """The student on the meta device: it has shapes and no numbers."""
+    import peft
+    import transformers
+
+    with torch.device("meta"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        config = transformers.Qwen3Config(**{**SHARED, **shape, "num_hidden_layers": layers})
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
+        lora = peft.LoraConfig(r=rank, target_modules="all-linear", task_type="CAUSAL_LM") if rank else None
+        return peft.get_peft_model(model, lora) if lora else model
+
+
+def kept(model: Any, tokens: int) -> int:
+    """Bytes that autograd keeps of one forward, each storage once, weights left out."""
+    weights = {p.untyped_storage()._cdata for p in model.parameters()}
+    found: dict[int, torch.Tensor] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        found.setdefault(tensor.untyped_storage()._cdata, tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        ids = torch.zeros(1, tokens, dtype=torch.long, device="meta")
+        model.train().get_decoder()(input_ids=ids, use_cache=False, attention_mask={"full_attention": None})
+    return sum(t.untyped_storage().nbytes() for s, t in found.items() if s not in weights)
+
+
+def per_token(shape: dict[str, Any], *, dtype: torch.dtype, rank: int) -> float:
+    """Bytes a token and layer keep; the part that grows with the square of the length is left out, since fused attention keeps none."""
+    more = [
+        kept(make(shape, layers=2, dtype=dtype, rank=rank), n) - kept(make(shape, layers=1, dtype=dtype, rank=rank), n) for n in (128, 256)
+    ]
+    return 2 * more[0] / 128 - more[1] / 256
+
+
+def row(names: tuple[str, ...]) -> str:
+    """One line of the table."""
+    settings: dict[str, Any] = {}
+    for name in names:
+        for group, values in tomllib.loads((HERE / name).read_text("utf-8")).items():
+            settings[group] = {**settings.get(group, {}), **values} if isinstance(values, dict) else values
+    student, tokens = settings["student"], settings["train"]["micro_tokens"]
+    rank, dtype = student.get("lora", {}).get("rank", 0), getattr(torch, student["dtype"])
+    shape = SHAPES[student["model"]]
+    model = make(shape, layers=shape["num_hidden_layers"], dtype=dtype, rank=rank)
+    sizes = [(p.numel(), p.element_size(), p.requires_grad) for p in model.parameters()]
+    weights = sum(n * size for n, size, _ in sizes)
+    moving = sum(n * size for n, size, trained in sizes if trained)
+    activations = per_token(shape, dtype=dtype, rank=rank) * shape["num_hidden_layers"] * tokens
+    cells = [f"{sum(n for n, *_ in sizes) / 1e6:,.0f} M", f"{sum(n for n, _, t in sizes if t) / 1e6:,.0f} M", f"{tokens:,}"]
+    cells += [f"{x / GB:.1f}" for x in (weights, 3 * moving, activations, weights + 3 * moving + activations)]
+    return f"| {' + '.join(names)} | {' | '.join(cells)} |"
+
+
+def table() -> str:
+    """The table as it stands in examples/README.md."""
+    head = "| settings | weights | trained | tokens in a forward | weights, GB | gradient and AdamW, GB | activations, GB | sum, GB |"
+    return "\n".join([head, "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |", *map(row, EXAMPLES)])
+
+
+def main() -> int:
+    path = HERE / "README.md"
+    before, rest = path.read_text("utf-8").split(BEGIN)
+    path.write_text(f"{before}{BEGIN}\n{table()}\n{END}{rest.split(END)[1]}", "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""`recompose export`: a run's student as a folder that servers and from_pretrained read, with the command that serves it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from composer_replication.cli.export_card import card_of
+from composer_replication.cli.export_serve import serve_commands
+from composer_replication.cli.flags import Common
+from composer_replication.cli.job import open_job
+from composer_replication.cli.problems import UsageError
+from composer_replication.cli.show_run import run_folder
+from composer_replication.cli.student import TINY
+from composer_replication.core.errors import ConfigError, DataError, need
+from composer_replication.core.jsonl import write_json
+from composer_replication.core.rundir import RunDir, open_run
+from composer_replication.report.card import model_card
+
+if TYPE_CHECKING:
+    from composer_replication.evaluation.players import Player
+
+FACTS, README, SCHEMA = "recompose.json", "README.md", 1
+
+
+def export(run: str = "", /, *, to: Path | None = None, adapter: bool = False, merged: bool = False, common: Common = Common()) -> int:
+    """Write a run's newest checkpoint with the chat template it was trained with, a model card and where it came from.
+
+    Parameters
+    ----------
+    run
+        Run folder or name; none = the latest run.
+    to
+        Folder to write, which must be new or empty; default: exports/RUN in the work folder.
+    adapter
+        Write the LoRA adapter alone; it needs its base model.
+    merged
+        Write whole weights, the adapter in them (the default).
+    """
+    job = open_job(common)
+    if adapter and merged:
+        raise UsageError("--adapter and --merged are two forms", fix="give one of them")
+    for package in ("torch", "transformers"):
+        need(package, extra="train")
+    from composer_replication.cli.export_student import write_student
+    from composer_replication.evaluation.players import player_of
+
+    folder = open_run(run_folder(job, run))
+    player, name = player_of(folder, name="exported"), str(folder.info()["id"])
+    target = to if to is not None else job.work / "exports" / name
+    form = _form(player, adapter=adapter)
+    _check_target(target, folder)
+    wrote = [target, target / README]
+    if job.dry_run:
+        return job.finish({"form": form, "steps": player.steps, "folder": str(target)}, wrote=wrote)
+    scratch = target.parent / f".{target.name}.part"
+    if scratch.exists():
+        raise DataError("a half-written export is in the way", where=str(scratch), fix="remove it, or let the other export end")
+    try:
+        facts = write_student(player, form=form, folder=scratch)
+        base = player.config.student.model
+        rank = player.config.student.lora.rank
+        commands = serve_commands(target, form=form, base=base, family=facts["family"], rank=rank, name=name)
+        card = card_of(job, folder, player, form=form, facts=facts, commands=commands)
+        (scratch / README).write_text(model_card(card), encoding="utf-8")
+        write_json(scratch / FACTS, {"schema": SCHEMA, "run": name, "settings": player.config.model_dump(mode="json"), **asdict(card)})
+        if target.exists():
+            target.rmdir()  # empty, or this raises
+        os.replace(scratch, target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    for note in card.notes:
+        job.screen.line(f" note     {note}", style="dim")
+    for server, line in commands:
+        job.screen.line(f" serve    {line}    ({server})")
+    return job.finish({"form": form, "steps": player.steps, "folder": str(target), **facts, "serve": dict(commands)}, wrote=wrote)
+
+
+def _form(player: Player, *, adapter: bool) -> str:
+    how = player.config.student
+    if not adapter:
+        return "merged" if how.lora.rank else "weights"
+    if not how.lora.rank:
+        raise ConfigError("the run trained all weights: there is no adapter", where="--adapter", fix="leave --adapter out")
+    if how.model == TINY:
+        raise ConfigError("the tiny student's base is made on the spot and lies nowhere", where="--adapter", fix="export it --merged")
+    return "adapter"
+
+
+def _check_target(target: Path, run: RunDir) -> None:
+    """Nothing is written over, and nothing into the run."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise DataError("something is there already", where=str(target), fix="give a new folder with --to; nothing is overwritten")
+    if run.path.resolve() in (target.resolve(), *target.resolve().parents):
+        raise DataError("that is inside the run", where=str(target), fix="give a folder outside of it with --to")

@@ -1,0 +1,76 @@
+"""The facts of a model card: from the run's own files, and from the work folder where it still holds what the run was trained on."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from composer_replication.cli.job import Job
+from composer_replication.cli.student import TINY
+from composer_replication.core.codec import read_sessions
+from composer_replication.core.rundir import RunDir, sha256_of
+from composer_replication.report.card import Card
+from composer_replication.report.data import run_view
+from composer_replication.report.evidence import read_evaluation
+from composer_replication.report.logs import read_logs
+from composer_replication.tokens.artefact import EXAMPLES, META
+from composer_replication.tokens.split import is_held_out
+
+if TYPE_CHECKING:
+    from composer_replication.evaluation.players import Player
+
+UNKNOWN = "unknown"
+
+
+def card_of(job: Job, run: RunDir, player: Player, *, form: str, facts: Mapping[str, Any], commands: list[tuple[str, str]]) -> Card:
+    view = run_view(run.path)
+    base = player.config.student.model
+    here = base == TINY or Path(base).is_dir()
+    return Card(
+        name=view["id"],
+        base=Path(base).name if here else base,
+        base_name="" if here else base,
+        form=form,
+        steps=player.steps,
+        seed=view["seed"],
+        weights_sha256=facts["weights_sha256"],
+        family=facts["family"],
+        channels={name: {"tokens": c["tokens"], "statuses": c["statuses"]} for name, c in view["channels"].items()},
+        inputs=[{**i, "path": Path(i["path"]).name} for i in view["inputs"]],
+        authors=_authors(job, run, player),
+        live=bool(player.config.rollouts.env),
+        nulled=player.config.train.placebo,
+        evaluations=_evaluations(run),
+        commands=commands,
+        versions=view["versions"],
+        notes=[*facts["notes"], f"checkpoint of step {player.steps}; the run is {view['state']}"],
+    )
+
+
+def _authors(job: Job, run: RunDir, player: Player) -> dict[str, int]:
+    """Author -> messages of the sessions that were trained on; empty where the files here are not those of the run."""
+    examples, meta = job.examples / EXAMPLES, job.examples / META
+    if not (examples.exists() and meta.exists() and job.sessions.exists()):
+        return {}
+    used = {entry["sha256"] for entry in json.loads(run.manifest_json.read_bytes())["inputs"]}
+    built = {entry["sha256"] for entry in json.loads(meta.read_bytes()).get("inputs", ())}
+    if sha256_of(examples) not in used or sha256_of(job.sessions) not in built:
+        return {}
+    found: Counter[str] = Counter()
+    for session in read_sessions(job.sessions):
+        if not is_held_out(session, settings=player.config.held_out):
+            found.update(turn.author or UNKNOWN for _, turn in session.assistant_turns())
+    return dict(found.most_common())
+
+
+def _evaluations(run: RunDir) -> list[tuple[str, str, list[str]]]:
+    """(what was measured, what it supports, why) of each evaluation that the run holds."""
+    found: list[tuple[str, str, list[str]]] = []
+    played, logs = read_evaluation(run.evaluation_json), read_logs(run)
+    for title, value in (("On unseen tasks of the workshop", played), ("At held-out mistakes of the logs", logs)):
+        if value is not None:
+            found.append((title, value["verdict"]["sentence"], list(value["verdict"]["reasons"])))
+    return found

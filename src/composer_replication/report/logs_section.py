@@ -1,0 +1,153 @@
+"""One's own logs on the page: recurrence with intervals, and the held-out sites with what the log and each student wrote, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from composer_replication.report.charts import interval_chart
+from composer_replication.report.evidence import signed
+from composer_replication.report.html import Html, el, join, plural, table
+from composer_replication.report.logs import OK, RECURRENCE, SIDES, tally
+from composer_replication.report.page import facts
+from composer_replication.report.sites_section import Limits, cut, turn_block
+
+CLAIMS = {"fewer": "better", "more": "worse", "nothing": "nothing"}
+NO_SITES = "The messages at these sites were not kept: evaluate again to see them."
+ORDER = "In the order of the logs: no site is chosen for what came out there."
+NOT_KEPT = "Only the verdict was kept."
+
+
+def logs_section(view: Mapping[str, Any], limits: Limits) -> Html:
+    """The verdict, the numbers, and the sites of `report.logs.logs_view`."""
+    verdict, plan = view["verdict"], view["plan"]
+    box = el(
+        "div",
+        el("p", verdict["sentence"]),
+        el("ul", [el("li", reason) for reason in verdict["reasons"]]),
+        cls=f"verdict {CLAIMS.get(verdict['claim'], 'nothing')}",
+    )
+    about = [
+        ("held-out mistakes", plan["sites"]),
+        ("sessions", plan["sessions"]),
+        ("repositories", plan["repositories"]),
+        ("samples of each site", view["samples_per_site"]),
+        ("smallest change they can show", _or_none(plan["smallest_difference"])),
+    ]
+    charts = [
+        chart for chart in (_rows_chart(view["rows"], RECURRENCE), _rows_chart(view["rows"], OK), _pairs_chart(view["paired"])) if chart
+    ]
+    return join(
+        box,
+        facts([(name, str(value)) for name, value in about if value is not None]),
+        [el("p", note, cls="quiet") for note in view["notes"]],
+        el("div", charts, cls="grid") if charts else None,
+        _rows(view["rows"]),
+        _paired(view["paired"]),
+        _sites(view, limits),
+    )
+
+
+def _or_none(value: float | None) -> str:
+    return "none" if value is None else f"{value:.2f}"
+
+
+def _rows_chart(rows: Sequence[Mapping[str, Any]], metric: str) -> Html | None:
+    """Shares from 0 to 1; rows of fewer than two sessions have no interval and are in the table only."""
+    drawn = [(r["name"], r[metric], r[f"{metric}_low"], r[f"{metric}_high"]) for r in rows if r.get(f"{metric}_low") is not None]
+    title = "the log's mistake again, share of messages" if metric == RECURRENCE else "passes the check, share of messages"
+    return interval_chart(title, drawn, low=0.0, high=1.0) if drawn else None
+
+
+def _pairs_chart(paired: Sequence[Mapping[str, Any]]) -> Html | None:
+    kept = [p for p in paired if p["metric"] == RECURRENCE and p["low"] is not None]
+    drawn = [(f"{p['a']} − {p['b']}", p["difference"], p["low"], p["high"]) for p in kept]
+    if not drawn:
+        return None
+    reach = max(max(abs(low), abs(high)) for _, _, low, high in drawn) or 1.0
+    return interval_chart("paired differences in recurrence", drawn, low=-reach, high=reach, zero=True)
+
+
+def _rows(rows: Sequence[Mapping[str, Any]]) -> Html:
+    metrics = [RECURRENCE, OK, "other", "malformed", "undecided"]
+    lines = [(r["name"], r["n"], r["sessions"], *(_share(r, metric) for metric in metrics)) for r in rows]
+    return table(lines, head=("row", "sites", "sessions", *metrics), numbers=range(1, 8), caption="at held-out mistakes")
+
+
+def _share(row: Mapping[str, Any], metric: str) -> str:
+    low, high = row[f"{metric}_low"], row[f"{metric}_high"]
+    return f"{row[metric]:.3f}" + ("" if low is None else f" [{low:.3f}, {high:.3f}]")
+
+
+def _paired(paired: Sequence[Mapping[str, Any]]) -> Html:
+    lines = [
+        (
+            f"{p['a']} − {p['b']}",
+            p["metric"],
+            signed(p["difference"]),
+            "none" if p["low"] is None else f"{signed(p['low'])} to {signed(p['high'])}",
+            "none" if p["low"] is None else "no" if p["low"] <= 0 <= p["high"] else "yes",
+            _or_none(p["detectable"]),
+        )
+        for p in paired
+        if p["metric"] in (RECURRENCE, OK)
+    ]
+    head = ("difference", "of", "value", "interval", "excludes zero", "could show")
+    return table(lines, head=head, numbers=(2, 3), caption="paired over sites")
+
+
+def _sites(view: Mapping[str, Any], limits: Limits) -> Html:
+    kept = view["sites"][: limits.sites]
+    if not kept:
+        return el("p", NO_SITES, cls="note")
+    left = len(view["sites"]) - len(kept)
+    return join(
+        el("h3", "What was written there"),
+        el("p", ORDER + (f" {plural(left, 'more site')} not shown." if left else ""), cls="quiet"),
+        el("p", f"The log's own messages are not shown: {view['unknown']}.", cls="note") if view["unknown"] else None,
+        [_site(site, limits) for site in kept],
+    )
+
+
+def _site(site: Mapping[str, Any], limits: Limits) -> Html:
+    sides = [_log(site, limits)] if site["log"] is not None else []
+    sides += [_student(name, site["written"][name], limits) for name in SIDES if name in site["written"]]
+    return el(
+        "article",
+        el("h3", f"{site['name']} ", el("small", f"{site['kind']} · {site['id']} {site['repository']}")),
+        el("p", "What the log answered: ", cut(site["detail"], 300)) if site["detail"] else None,
+        el("div", sides, cls="sides"),
+        cls="held",
+        id=site["name"],
+    )
+
+
+def _log(site: Mapping[str, Any], limits: Limits) -> Html:
+    return el("div", el("p", el("b", "in the log"), cls="side"), turn_block(site["log"], limits.chars))
+
+
+def _student(name: str, samples: Sequence[Mapping[str, Any]], limits: Limits) -> Html:
+    """The first sample, the others behind a click, and how many came to what."""
+    if not samples:
+        return el("div", el("p", el("b", name), cls="side"), el("p", "nothing was sampled here", cls="quiet"))
+    first, *rest = [_sample(one, limits) for one in samples]
+    return el(
+        "div",
+        el("p", el("b", name), el("small", f" · {tally(samples)}"), cls="side"),
+        first,
+        el("details", el("summary", plural(len(rest), "more sample")), rest) if rest else None,
+    )
+
+
+def _sample(one: Mapping[str, Any], limits: Limits) -> Html:
+    told = one["reason"] + (f": {cut(one['detail'], 200)}" if one["detail"] else "")
+    return el(
+        "div",
+        el("p", el("span", one["outcome"], cls=f"outcome {_class(one['outcome'])}"), f" {told}"),
+        turn_block(one["turn"], limits.chars) if one["turn"] is not None else el("p", NOT_KEPT, cls="quiet"),
+    )
+
+
+def _class(outcome: str) -> str:
+    """The class of an outcome; a file may hold any word, and a class is not log text."""
+    return outcome if outcome in ("ok", "same", "other", "malformed", "undecided") else "undecided"

@@ -1,0 +1,187 @@
+"""Which settings of a run the TRL backend hosts, and how they read in TRL's words.
+
+    refuse(config, pairs=data.pairs)                            # before anything is made: names what would train something else
+    args = trl_settings(config, output=run.path / "trl", longest_prompt=212)
+
+A setting is hosted (`HOSTED`), or changes nothing that is trained (`SAID`: the event "backend" of the run lists why), or must stay at its
+default. What is added to core/config later is of the last sort until it is named here, so nothing is ever ignored in silence.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from composer_replication.core.config.base import Settings, stage_seed
+from composer_replication.core.config.rollouts import RolloutSettings
+from composer_replication.core.config.root import Config
+from composer_replication.core.config.train import TrainSettings
+from composer_replication.core.errors import ConfigError
+from composer_replication.tokens.example import PreferencePair
+from composer_replication.training.backends.trl import ComposerReplicationConfig
+from composer_replication.training.objectives import clips
+
+HOSTED = frozenset(
+    {
+        *(f"train.{name}" for name in ("backend", "steps", "learning_rate", "warmup_steps", "weight_decay", "max_grad_norm", "balance")),
+        *(f"train.{name}" for name in ("starved_steps", "micro_tokens", "checkpoint_every", "keep_checkpoints")),
+        *(f"train.policy.{name}" for name in ("weight", "objective", "clip", "clip_high")),
+        *(f"train.hint.{name}" for name in ("weight", "divergence", "beta", "teacher", "temperature")),
+        *(f"train.preference.{name}" for name in ("weight", "objective", "beta", "label_smoothing", "batch_pairs", "anchor")),
+        *(f"train.health.{name}" for name in ("max_kl", "max_unresolvable", "kl_episodes", "max_lost", "max_monitor_loss")),
+        *(f"train.health.{name}" for name in ("monitor_tasks", "monitor_every")),
+        *(f"rollouts.{name}" for name in ("env", "groups", "group_size", "hint_sites", "temperature", "max_context_tokens")),
+        "train.lm_ce.weight",
+    }
+)
+SAID: Mapping[str, str] = MappingProxyType(
+    {
+        "train.layout": "rows: TRL pads its rollouts and a tree cannot be laid over them",
+        "train.health.max_clipped": "no clip of the hint's loss is hosted",
+        "train.grad_every": "no gradient norms over the parameters by channel",
+        "train.batch_examples": "no imported examples",
+        "train.preference.batch_anchors": "no anchors",
+        "train.fork_sites": "no forks",
+        "train.fork_samples": "no forks",
+        "rollouts.max_new_tokens": "TRL bounds the whole completion, not one message; monitor tasks are played with this bound",
+        "rollouts.batch_episodes": "TRL plays all rollouts of a step together",
+        "rollouts.max_staleness": "every rollout is of the weights it trains",
+        "rollouts.tool_timeout_s": "the workshop's sandbox has time-outs of its own",
+        "rollouts.tool_threads": "TRL carries calls out one after another",
+    }
+)
+OBJECTIVES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "dr_grpo": {"loss_type": "dr_grpo", "scale_rewards": "none"},
+        "grpo": {"loss_type": "grpo", "scale_rewards": "group"},
+        "gspo": {"loss_type": "grpo", "scale_rewards": "group", "importance_sampling_level": "sequence"},
+    }
+)
+"""TRL's words for the objectives of training/objectives.py. Its dapo and cispo divide by the tokens of flat groups too: other losses."""
+_REFERENCE = "or use train.backend = reference"
+
+
+def refuse(config: Config, *, pairs: Sequence[PreferencePair]) -> None:
+    """Raise ConfigError for a setting under which the TRL backend would train something else than was asked for."""
+    train, rollouts = config.train, config.rollouts
+    rules: list[tuple[bool, str, str, str]] = [
+        (rollouts.env != "workshop", "rollouts.env", "TRL plays by itself and needs an environment", 'set rollouts.env = "workshop"'),
+        (train.lm_ce.weight > 0, "train.lm_ce", "TRL has no place for imported examples", "set train.lm_ce.weight = 0"),
+        (train.hint.teacher not in ("frozen", "live"), "train.hint.teacher", f"no teacher {train.hint.teacher!r}", "use frozen or live"),
+        (
+            train.hint.divergence in ("taid", "eopd", "soft_gate"),
+            "train.hint.divergence",
+            f"{train.hint.divergence} is not passed on",
+            "use one of the KLs or jsd",
+        ),
+        (
+            train.policy.objective not in OBJECTIVES,
+            "train.policy.objective",
+            f"TRL's {train.policy.objective} divides by the tokens of flat groups too",
+            f"one of: {', '.join(OBJECTIVES)}",
+        ),
+        (
+            train.policy.weight > 0 and rollouts.temperature != 1,
+            "rollouts.temperature",
+            "TRL's policy loss is of the tempered model, that of training/ of the model itself",
+            "set rollouts.temperature = 1, or train.policy.weight = 0",
+        ),
+        (bool(train.placebo), "train.placebo", "placebos are made by the reference trainer", "use train.backend = reference"),
+        (rollouts.extra_groups > 0, "rollouts.extra_groups", "TRL does not replace flat groups", "set rollouts.extra_groups = 0"),
+    ]
+    if train.preference.weight:
+        none, batch = not pairs, train.preference.batch_pairs
+        rules += [
+            (none, "train.preference", "there are no pairs", "give pairs with build.pairs"),
+            (train.preference.objective != "dpo", "train.preference.objective", "only dpo is hosted", "use dpo"),
+            (train.preference.anchor > 0, "train.preference.anchor", "anchors are imported examples", "set train.preference.anchor = 0"),
+            (batch == 0, "train.preference.batch_pairs", "there are no examples to be in proportion to", "say how many pairs a step has"),
+        ]
+    for name, value, default in _changed(config):
+        if name not in HOSTED and name not in SAID:
+            rules.append((True, name, f"it does not read {name} (= {value!r})", f"leave it at {default!r}, {_REFERENCE}"))
+    for broken, where, what, fix in rules:
+        if broken:
+            raise ConfigError(f"the TRL backend cannot do this: {what}", where=where, fix=fix)
+
+
+def _changed(config: Config) -> Iterator[tuple[str, Any, Any]]:
+    """(name, value, default) of the settings of train and rollouts that are not at their default."""
+    for group, given, default in (("train", config.train, TrainSettings()), ("rollouts", config.rollouts, RolloutSettings())):
+        pairs = zip(leaves(group, given), leaves(group, default), strict=True)
+        yield from ((name, value, plain) for (name, value), (_, plain) in pairs if value != plain)
+
+
+def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Settings by dotted name."""
+    if not isinstance(value, Settings):
+        yield name, value
+        return
+    for key in type(value).model_fields:
+        yield from leaves(f"{name}.{key}", getattr(value, key))
+
+
+def trl_settings(config: Config, *, output: Path, longest_prompt: int) -> ComposerReplicationConfig:
+    """The run's settings in TRL's words: one generation batch is one optimiser step, cut so that a forward holds train.micro_tokens."""
+    train, rollouts = config.train, config.rollouts
+    room = rollouts.max_context_tokens - longest_prompt
+    if room < 1:
+        raise ConfigError(
+            f"the longest opening has {longest_prompt} tokens, max_context_tokens is {rollouts.max_context_tokens}",
+            where="rollouts.max_context_tokens",
+            fix="raise it",
+        )
+    rows, world = rollouts.groups * rollouts.group_size, int(os.environ.get("WORLD_SIZE", "1"))
+    cuts = [
+        n for n in range(1, rows + 1) if rows % (n * world) == 0 and rows // (n * world) * rollouts.max_context_tokens <= train.micro_tokens
+    ]
+    if not cuts:
+        raise ConfigError(
+            f"{rows} rollouts cannot be divided over {world} processes into forwards of {train.micro_tokens} tokens",
+            where="train.micro_tokens",
+            fix="raise train.micro_tokens to rollouts.max_context_tokens, or choose rollouts.groups so that the processes divide it",
+        )
+    hint, preference, (low, high) = train.hint, train.preference, clips(train.policy)
+    return ComposerReplicationConfig(
+        output_dir=str(output),
+        max_steps=train.steps,
+        per_device_train_batch_size=rows // (cuts[0] * world),
+        gradient_accumulation_steps=cuts[0],
+        num_generations=rollouts.group_size,
+        max_completion_length=room,
+        temperature=rollouts.temperature,
+        learning_rate=train.learning_rate,
+        max_grad_norm=train.max_grad_norm,
+        **OBJECTIVES[train.policy.objective],
+        epsilon=low,
+        epsilon_high=high,
+        seed=stage_seed(config.seed, "trl") % 2**31,
+        bf16=False,
+        gradient_checkpointing=False,
+        use_cpu=not torch.cuda.is_available(),
+        report_to="none",
+        logging_steps=1,
+        disable_tqdm=True,
+        save_strategy="steps",
+        save_steps=train.checkpoint_every,
+        save_total_limit=train.keep_checkpoints + 1,  # the newest may be cut off by a kill
+        policy_weight=train.policy.weight,
+        hint_weight=hint.weight,
+        hint_divergence=hint.divergence,
+        hint_beta=hint.beta,
+        hint_temperature=hint.temperature,
+        hint_teacher=hint.teacher,
+        hint_sites=rollouts.hint_sites,
+        preference_weight=preference.weight,
+        preference_beta=preference.beta,
+        preference_label_smoothing=preference.label_smoothing,
+        preference_pairs=preference.batch_pairs or 1,
+        balance=train.balance,
+        starved_steps=train.starved_steps,
+        score_tokens=train.micro_tokens,
+    )
