@@ -106,7 +106,13 @@ class Reader(ast.NodeVisitor):
         self.generic_visit(node)
         self.of_self = outer
 
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+        self._function(node)
+
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        self._function(node)
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         self.scopes.append({a.arg: names for a in arguments if (names := annotated(a.annotation, self.holders.known))})
         self.generic_visit(node)

@@ -131,7 +131,7 @@ def _example(
     conversation: _Conversation, rename: Callable[[str], str | None] | None, final_reward: float, site: Literal["cause", "recovery"]
 ) -> TraceExample:
     messages = [*conversation.messages, *conversation.answers]
-    turns = tuple(_turn(m) for m in messages)
+    turns = tuple(map(turn_of_message, messages))
     session = Session(id=conversation.name, source=SourceRef(file=""), turns=turns, segments=(Segment(start=0, end=len(turns)),))
     marked = [
         TraceTurn(
@@ -156,7 +156,8 @@ def _example(
     return TraceExample(id=conversation.name, turns=tuple(marked), final_reward=final_reward)
 
 
-def _turn(message: dict[str, Any]) -> Turn:
+def turn_of_message(message: Mapping[str, Any]) -> Turn:
+    """A chat message as a turn, e.g. turn_of_message({"role": "user", "content": "go"}).text -> "go"."""
     text = (Text(message["content"]),) if message.get("content") else ()
     if message["role"] == "tool":
         result = ToolResult(message["tool_call_id"], message["content"], message.get("is_error"))

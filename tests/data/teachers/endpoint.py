@@ -96,7 +96,7 @@ class Endpoint:
                         break
                 finally:
                     self.at_once -= 1
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
         finally:
             writer.close()
@@ -144,7 +144,7 @@ class Endpoint:
         if how == "no_cost":
             del usage["cost"]
         finish = "stop" if isinstance(act, str) else "tool_calls"
-        answer = {"id": "gen-1", "object": "chat.completion", "model": f"{body['model']}-0711", "provider": "Fake"}
+        answer = {"id": name_of(body), "object": "chat.completion", "model": f"{body['model']}-0711", "provider": "Fake"}
         return {**answer, "choices": [{"index": 0, "finish_reason": finish, "message": message}]} | (
             {} if how == "no_usage" else {"usage": usage}
         )

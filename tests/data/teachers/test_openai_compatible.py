@@ -56,7 +56,7 @@ def test_an_answer_with_a_call_its_cost_and_its_cached_tokens(endpoint: Endpoint
     (seen,) = endpoint.seen
     tokens = len(json.dumps(seen.body["messages"])) // 4
     assert reply.usage == Usage(input_tokens=tokens, output_tokens=20, cached_tokens=tokens // 2, usd=pytest.approx(seen.usd))
-    assert (reply.problem, reply.provider, reply.confidence) == ("", "Fake", None) and json.loads(reply.raw)["id"] == "gen-1"
+    assert (reply.problem, reply.provider, reply.confidence) == ("", "Fake", None) and json.loads(reply.raw)["id"] == seen.name
 
 
 def test_what_is_sent(endpoint: Endpoint) -> None:

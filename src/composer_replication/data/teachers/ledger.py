@@ -201,15 +201,14 @@ class Ledger:
 
     def settle(self, call: Call, reply: Reply, *, price: Price) -> float:
         """Keep an answer and book what it cost; returns that. See `cost_of` for a cost that was not reported."""
-        cost, basis = cost_of(reply.usage, price, call.worst_usd)
+        usd, basis = cost_of(reply.usage, price, call.worst_usd)
+        cost = to_nano(usd)
         with self._transaction() as db:
             (key,) = db.execute("SELECT key FROM calls WHERE id = ?", (call.id,)).fetchone()
             # Somebody who seemed dead may have answered meanwhile: both were billed, one answer is kept.
             state = "again" if db.execute("SELECT 1 FROM calls WHERE key = ? AND state = 'answered'", (key,)).fetchone() else "answered"
-            self._end(
-                db, call, state, to_nano(cost), basis=basis, reply=zlib.compress(canonical_json(reply_to_json(reply)).encode("ascii"))
-            )
-        return cost
+            self._end(db, call, state, cost, basis=basis, reply=_pack(reply_to_json(reply)))
+        return cost / NANO
 
     def free(self, call: Call, *, why: str) -> None:
         """The endpoint refused before it began: nothing was billed, the booking goes."""

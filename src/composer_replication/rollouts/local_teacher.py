@@ -1,0 +1,152 @@
+"""A teacher on this machine: any causal LM of transformers, asked through its own chat template.
+
+    teacher = LocalTeacher("mine", TeacherSettings(kind="local", model="./qwen-coder", family="alibaba"))
+    reply = await teacher.ask(request)
+
+It is the sampler's model that writes one message: the same rendering, the same reading of calls. Weights are loaded when it is first
+asked. It costs nothing but time, one message at a time; its answers are kept like bought ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from composer_replication.core.config.student import StudentSettings
+from composer_replication.core.config.teachers import TeacherSettings
+from composer_replication.core.errors import ComposerError, ConfigError, TeacherError
+from composer_replication.core.jsonl import dumps
+from composer_replication.core.teacher import FREE, Price, Reply, Request, Usage
+from composer_replication.core.trace import Block, Opaque, ToolCall, Turn
+from composer_replication.models.load import load_student
+from composer_replication.rollouts.envs.env import Opening
+from composer_replication.rollouts.envs.env import Reply as Heard
+from composer_replication.rollouts.episode import CUT, MALFORMED
+from composer_replication.rollouts.sampler import sample_rollouts
+from composer_replication.rollouts.sampling import Limits, Sampling
+from composer_replication.tokens.hf import load_tokenizer
+from composer_replication.tokens.renderer import Renderer
+
+
+@dataclass(slots=True)
+class _Question:
+    """An environment that shows one prompt, hears one message and ends."""
+
+    task_id: str
+    request: Request
+    max_turns: int = 1
+
+    def open(self) -> Opening:
+        return Opening(turns=self.request.turns, tools=self.request.tools)
+
+    def reply(self, turn: Turn) -> Heard:
+        return Heard(turns=(), done=True)
+
+    def reward(self) -> float:
+        return 0.0
+
+    def measures(self) -> Mapping[str, float]:
+        return {}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class LocalTeacher:
+    """See the head of this module. Raises ConfigError for a model or template that cannot be used, when it is first asked."""
+
+    provider = "local"
+
+    def __init__(self, name: str, settings: TeacherSettings) -> None:
+        self.name, self.family, self.settings = name, settings.family, settings
+        self._loaded: tuple[Any, Renderer] | None = None
+
+    @property
+    def price(self) -> Price:
+        """Free of charge."""
+        return FREE
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """The model by name; a folder whose weights change needs another name."""
+        return {"kind": "local", "model": self.settings.model}
+
+    def most_input_tokens(self, request: Request) -> int:
+        """Nothing is booked for it."""
+        return 0
+
+    async def ask(self, request: Request) -> Reply:
+        """One message of the model; raises TeacherError where the prompt cannot be rendered or does not fit."""
+        if request.schema is not None:
+            raise TeacherError("a local model cannot be held to a schema", where=self.name, again=False, billed=False)
+        model, renderer = self._load()
+        try:
+            prompt = renderer.render(request.turns, tools=request.tools).ids
+            settings = self._sampling(model, request, num_prompt_tokens=len(prompt))
+            rollout = sample_rollouts(
+                model, [_Question(prompt_name(request), request)], renderer=renderer, settings=settings, author=self.settings.model
+            )[0]
+        except ConfigError:
+            raise
+        except ComposerError as error:  # a template that refuses these messages
+            raise TeacherError(error.what, where=f"{self.name}, {request.about}", fix=error.fix, again=False, billed=False) from error
+        written = [turn for turn in rollout.session.turns if turn.sampled is not None]
+        if not written:
+            raise TeacherError(f"no message was written ({rollout.ended})", where=self.name, again=False, billed=False)
+        return _reply(written[-1], request, num_prompt_tokens=len(prompt))
+
+    def _load(self) -> tuple[Any, Renderer]:
+        if self._loaded is None:
+            tokenizer = load_tokenizer(self.settings.model)
+            student = load_student(StudentSettings(model=self.settings.model), tokenizer=tokenizer, seed=0)
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+            self._loaded = student.model.to(device).eval(), Renderer.for_tokenizer(tokenizer)
+        return self._loaded
+
+    def _sampling(self, model: Any, request: Request, *, num_prompt_tokens: int) -> Sampling:
+        longest = getattr(model.config, "max_position_embeddings", None)
+        room = num_prompt_tokens + request.max_tokens + 16  # the generation prompt
+        if isinstance(longest, int) and room > longest:
+            what = f"the prompt of {num_prompt_tokens} tokens and an answer of {request.max_tokens} are more than the model's {longest}"
+            fix = "lower replay.max_prompt_tokens"
+            raise TeacherError(what, where=self.name, fix=fix, again=False, billed=False)
+        seed = int(hashlib.sha256(prompt_name(request).encode()).hexdigest()[:8], 16)
+        limits = Limits(max_calls=1000)
+        return Sampling(
+            temperature=request.temperature, max_new_tokens=request.max_tokens, max_context_tokens=room, seed=seed, limits=limits
+        )
+
+
+def prompt_name(request: Request) -> str:
+    """A name for one draw, so that k votes draw from k streams."""
+    return f"{request.about or 'request'}#{request.sample}"
+
+
+def _reply(turn: Turn, request: Request, *, num_prompt_tokens: int) -> Reply:
+    """The message as a teacher's answer: a call that cannot be read stays as it was written, as with an endpoint."""
+    sampled = turn.sampled
+    assert sampled is not None
+    offered = {tool.name for tool in request.tools}
+    blocks: list[Block] = []
+    problem = "cut_off" if turn.tag == CUT else ""
+    for block in turn.blocks:
+        if isinstance(block, ToolCall) and block.name == MALFORMED:
+            blocks.append(Opaque("tool_call", dumps(block.arguments)))
+            problem = problem or "bad_arguments"
+        else:
+            blocks.append(block)
+            if isinstance(block, ToolCall) and block.name not in offered:
+                problem = problem or "unknown_tool"
+    logprobs = sampled.logprobs
+    return Reply(
+        turn=replace(turn, blocks=tuple(blocks), sampled=None, tag="", context_tokens=0),
+        usage=Usage(input_tokens=num_prompt_tokens, output_tokens=len(sampled.ids), usd=0.0),
+        problem=problem or ("" if blocks else "empty"),
+        provider="local",
+        confidence=math.exp(sum(logprobs) / len(logprobs)) if logprobs else None,
+    )

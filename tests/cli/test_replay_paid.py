@@ -1,0 +1,207 @@
+"""`recompose replay` against a real HTTP server: nothing is paid twice or lost, the ceiling holds, the key stands nowhere."""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+import time
+import zlib
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from composer_replication.core.codec import read_answers, write_sessions
+from composer_replication.core.trace import Text, Turn
+from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
+from tests.cli.paid import KEY, TEACHERS, prepare, start, talk, with_the_key
+from tests.cli.workspace import files, recompose
+from tests.data.teachers.endpoint import BEHAVIOURS, Endpoint, name_of
+
+SESSIONS, STEPS = 50, 10
+FAULTS = tuple(behaviour for behaviour in BEHAVIOURS if behaviour != "ok")
+
+
+def troubled(number: int, body: dict[str, Any]) -> str:
+    """Every fourth request meets a fault; a hang is rarer, because it takes time."""
+    rng = random.Random(number)
+    if rng.random() < 0.75:
+        return "ok"
+    fault = rng.choice(FAULTS)
+    return fault if fault != "hang" or rng.random() < 0.3 else "429"
+
+
+def answered_in(work: Path) -> set[str]:
+    """The endpoint's names of the requests whose answers the ledger holds."""
+    db = sqlite3.connect(work / LEDGER_NAME)
+    rows = db.execute("SELECT reply FROM calls WHERE state = 'answered'").fetchall()
+    db.close()
+    return {json.loads(json.loads(zlib.decompress(row[0]))["raw"])["id"] for row in rows}
+
+
+def test_five_hundred_steps_three_teachers_faults_and_kills(tmp_path: Path) -> None:
+    with Endpoint(plan=troubled, delay_s=0.002, echo_key=True) as endpoint:
+        work = prepare(tmp_path, endpoint.url, sessions=SESSIONS, steps=STEPS, timeout_s=2.0)
+        answered: set[str] = set()
+        said = ""
+        for kill_at in (150, 500, 900):
+            process = start(tmp_path, "--max-usd", "4", "--json")
+            before, deadline = len(endpoint.seen), time.monotonic() + 60
+            while len(endpoint.seen) < kill_at and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.005)
+            process.kill()
+            said += "".join(process.communicate())
+            assert not answered & {one.name for one in endpoint.seen[before:]}, "an answered call was sent again"
+            now = answered_in(work)
+            assert answered < now, "answers were lost"
+            answered = now
+        before = len(endpoint.seen)
+        process = start(tmp_path, "--max-usd", "4", "--json", "--resume")
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        assert not answered & {one.name for one in endpoint.seen[before:]}
+        value = json.loads(out)
+        answers = list(read_answers(work / "answers.jsonl"))
+        failed = value["asking"].get("failed", 0)
+        assert len(answers) + failed == SESSIONS * STEPS * len(TEACHERS) and failed <= 5
+        with Ledger(work / LEDGER_NAME, max_usd=4.0) as ledger:
+            totals = ledger.totals()
+        assert totals.num_in_flight == 0 and totals.num_lost > 0
+        assert endpoint.billed_usd <= totals.booked_usd <= 4.0
+        # What was answered twice was in flight at a kill, and stands among the lost.
+        twice = [name for name, count in Counter(one.name for one in endpoint.seen if one.answered).items() if count > 1]
+        assert len(twice) <= totals.num_lost
+        before, text = len(endpoint.seen), (work / "answers.jsonl").read_bytes()
+        if not failed:
+            again = start(tmp_path, "--max-usd", "4", "--json")
+            out, err = again.communicate(timeout=60)
+            assert again.returncode == 0 and len(endpoint.seen) == before, "a run that was done asked again"
+            assert (work / "answers.jsonl").read_bytes() == text
+    problems = Counter(answer.problem for answer in answers)
+    assert problems["unknown_tool"] and problems["bad_arguments"] and set(problems) == {"", "unknown_tool", "bad_arguments"}
+    assert not with_the_key(tmp_path) and KEY not in said + out + err
+    assert any(one.key == f"Bearer {KEY}" for one in endpoint.seen)
+
+
+@pytest.fixture
+def keyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLANTED_ROUTER_KEY", KEY)
+
+
+def test_an_estimate_sends_nothing_and_needs_no_key(tmp_path: Path) -> None:
+    with Endpoint() as endpoint:
+        prepare(tmp_path, endpoint.url, sessions=4, steps=3)
+        before = files(tmp_path)
+        said = recompose("replay", "--estimate", "--json", cwd=tmp_path)
+        assert said.code == 0 and not endpoint.seen and endpoint.most_at_once == 0 and files(tmp_path) == before
+    bill = said.value
+    assert (bill["sessions"], bill["steps"], bill["sent"]) == (4, 12, 0)
+    assert [one["calls"] for one in bill["teachers"].values()] == [12, 12, 12] and 0 < bill["usd"] < bill["most_usd"]
+
+
+def test_the_estimate_is_near_the_bill(tmp_path: Path, keyed: None) -> None:
+    with Endpoint() as endpoint:
+        prepare(tmp_path, endpoint.url, sessions=4, steps=3)
+        bill = recompose("replay", "--estimate", "--json", cwd=tmp_path).value
+        assert recompose("replay", "--max-usd", "1", cwd=tmp_path).code == 0
+        assert endpoint.billed_usd < bill["usd"] < bill["most_usd"] and bill["usd"] < 60 * endpoint.billed_usd
+        again = recompose("replay", "--estimate", "--json", cwd=tmp_path).value
+    assert again["usd"] == 0 and [one["kept"] for one in again["teachers"].values()] == [12, 12, 12]
+
+
+def test_the_ceiling_ends_it_with_code_4_and_what_was_bought_is_kept(tmp_path: Path, keyed: None) -> None:
+    with Endpoint() as endpoint:
+        work = prepare(tmp_path, endpoint.url, sessions=5, steps=4)
+        said = recompose("replay", "--max-usd", "0.006", "--json", cwd=tmp_path)
+        assert said.code == 4 and said.value["stopped"]["exit_code"] == 4 and "ceiling" in said.value["stopped"]["what"]
+        bought = list(read_answers(work / "answers.jsonl"))
+        assert 0 < len(bought) < 60 and len(bought) == len(endpoint.seen) and endpoint.billed_usd <= 0.006
+        assert said.value["next"] == "recompose replay"
+        more = recompose("replay", "--max-usd", "1", "--resume", "--json", cwd=tmp_path)
+        assert more.code == 0 and len(list(read_answers(work / "answers.jsonl"))) == 60 == len(endpoint.seen)
+        assert "stopped: the ceiling" in recompose("replay", "--replay.temperature", "1", "--max-usd", "0.001", cwd=tmp_path).out
+
+
+def test_two_processes_at_once_pay_once(tmp_path: Path) -> None:
+    with Endpoint(delay_s=0.01) as endpoint:
+        work = prepare(tmp_path, endpoint.url, sessions=6, steps=4)
+        both = [start(tmp_path, "--max-usd", "1", "--json") for _ in range(2)]
+        ended = [(process.communicate(timeout=120), process.returncode) for process in both]
+        assert [code for _, code in ended] == [0, 0], ended
+        assert Counter(one.name for one in endpoint.seen).most_common(1)[0][1] == 1 and len(endpoint.seen) == 72
+        assert len(answered_in(work)) == 72 and not with_the_key(tmp_path)
+
+
+def test_paid_teachers_need_a_ceiling_and_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Endpoint() as endpoint:
+        prepare(tmp_path, endpoint.url, sessions=1, steps=1)
+        said = recompose("replay", cwd=tmp_path)
+        assert said.code == 1 and "no ceiling" in said.err and "--estimate" in said.err and not endpoint.seen
+        assert recompose("replay", "--max-usd", "nan", cwd=tmp_path).code == 2
+        away = ("--replay.teacher.ash.base_url", "https://models.example/v1")
+        assert "PLANTED_ROUTER_KEY is not set" in recompose("replay", "--max-usd", "1", *away, cwd=tmp_path).err
+        monkeypatch.setenv("PLANTED_ROUTER_KEY", f"{KEY} {KEY}")
+        said = recompose("replay", "--max-usd", "1", *away, cwd=tmp_path)
+        assert said.code == 1 and KEY not in said.err + said.out
+
+
+def test_a_key_in_a_settings_file_is_refused_and_not_shown(tmp_path: Path) -> None:
+    prepare(tmp_path, "http://127.0.0.1:1/v1", sessions=1, steps=1)
+    file = tmp_path / "recompose.toml"
+    plain = file.read_text()
+    for line in (f'api_key = "{KEY}"', 'body = {headers = {x = "sk-ant-api03-' + "a1B2" * 12 + '"}}'):
+        file.write_text(f"{plain}{line}\n")
+        said = recompose("replay", "--estimate", cwd=tmp_path)
+        assert said.code == 1 and "a secret in a config file" in said.err and "[replay.teacher.oak]" in said.err
+        assert KEY not in said.err and "a1B2" not in said.err
+
+
+def test_resume_refuses_another_replay(tmp_path: Path, keyed: None) -> None:
+    with Endpoint() as endpoint:
+        prepare(tmp_path, endpoint.url, sessions=1, steps=2)
+        assert "no replay was begun here" in recompose("replay", "--resume", "--max-usd", "1", cwd=tmp_path).err
+        assert recompose("replay", "--max-usd", "1", cwd=tmp_path).code == 0
+        said = recompose("replay", "--resume", "--max-usd", "1", "--replay.temperature", "0.5", cwd=tmp_path)
+        assert said.code == 1 and "settings.temperature: 0.0 -> 0.5" in " ".join(said.err.split()) and len(endpoint.seen) == 6
+        assert recompose("replay", "--resume", "--max-usd", "2", "--replay.attempts", "3", cwd=tmp_path).code == 0
+
+
+def test_a_key_that_is_not_accepted_ends_it_at_once(tmp_path: Path, keyed: None) -> None:
+    with Endpoint(plan=lambda number, body: "401", echo_key=True) as endpoint:
+        work = prepare(tmp_path, endpoint.url, sessions=40, steps=3, sessions_at_once=8)
+        said = recompose("replay", "--max-usd", "1", cwd=tmp_path)
+        assert said.code == 1 and "check the key in the environment variable PLANTED_ROUTER_KEY" in " ".join(said.out.split())
+        assert len(endpoint.seen) <= 8 * 3 and not list(read_answers(work / "answers.jsonl"))
+        assert not with_the_key(tmp_path) and KEY not in said.out + said.err
+
+
+def test_the_steps_of_a_session_are_asked_in_order_and_sessions_at_the_same_time(tmp_path: Path, keyed: None) -> None:
+    with Endpoint(delay_s=0.003) as endpoint:
+        prepare(tmp_path, endpoint.url, sessions=6, steps=5)
+        assert recompose("replay", "--max-usd", "1", cwd=tmp_path).code == 0
+        assert endpoint.most_at_once > 6
+        lanes: dict[tuple[str, str], list[int]] = {}
+        for one in endpoint.seen:
+            lanes.setdefault((one.model, one.body["messages"][0]["content"]), []).append(len(one.body["messages"]))
+        assert len(lanes) == 18 and all(lane == sorted(lane) and len(lane) == 5 for lane in lanes.values())
+        assert all(name_of(one.body) == one.name for one in endpoint.seen)
+
+
+def test_what_is_sent_holds_no_secret_and_nothing_from_after_the_step(tmp_path: Path, keyed: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sessions were not redacted when they were written: what leaves the machine is, all the same."""
+    monkeypatch.setenv("DEPLOY_TOKEN", "correct-horse-battery-staple-9")
+    with Endpoint() as endpoint:
+        work = prepare(tmp_path, endpoint.url, sessions=1, steps=4)
+        one = talk("s0", steps=4)
+        words = f"use {KEY} and ghp_{'a1B2c3D4' * 5} or correct-horse-battery-staple-9"
+        first = Turn(role="user", author="human", blocks=(Text(words),))
+        write_sessions(work / "sessions.jsonl", [replace(one, turns=(first, *one.turns[1:]))])
+        assert recompose("replay", "--max-usd", "1", cwd=tmp_path).code == 0
+        sent = [json.dumps(seen.body) for seen in endpoint.seen]
+        assert len(sent) == 12 and not any(w in text for text in sent for w in (KEY, "ghp_a1", "correct-horse")) and "REDACTED" in sent[0]
+        for seen in endpoint.seen:
+            steps = (len(seen.body["messages"]) - 1) // 2
+            assert f"s0/{steps}.py" not in json.dumps(seen.body) and (steps == 0 or f"s0/{steps - 1}.py" in json.dumps(seen.body))

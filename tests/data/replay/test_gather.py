@@ -1,0 +1,180 @@
+"""Who is asked about what: the steps that are chosen, the gate, one's own family, and what ends the asking."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from composer_replication.core.config.rollouts import ReplaySettings
+from composer_replication.core.errors import DataError, TeacherError
+from composer_replication.core.site import Answer
+from composer_replication.core.teacher import FREE, Price, Reply, Request
+from composer_replication.core.trace import Segment, Session, SourceRef, Text, ToolCall, ToolResult, Turn
+from composer_replication.data.replay.ask import replay
+from composer_replication.data.replay.gate import still_open
+from composer_replication.data.replay.gather import Gathered, gather, lookup
+from composer_replication.data.replay.steps import all_steps, choose_steps
+from composer_replication.data.teachers.asking import Asker, Patience
+from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
+from composer_replication.data.teachers.recorded import recorded_teachers
+from composer_replication.data.teachers.scripted import Scripted
+from tests.data.teachers.made import Made, calling, reply
+
+CENT = Price(request_usd=0.01)
+SETTINGS = ReplaySettings(steps="all", min_families=3, settled_after=0)
+
+
+def talk(name: str = "s1", *, steps: int = 3, author: str = "tiny", errors: Sequence[int] = ()) -> Session:
+    turns = [Turn(role="user", author="human", blocks=(Text(f"Look at {name}."),))]
+    for number in range(steps):
+        call = ToolCall(f"{name}-{number}", "read", {"path": f"{number}.py"})
+        turns.append(Turn(role="assistant", author=author, blocks=(call,)))
+        turns.append(Turn(role="tool", author="environment", blocks=(ToolResult(call.id, "text", number in errors),)))
+    return Session(id=name, source=SourceRef(file="f"), turns=tuple(turns), segments=(Segment(start=0, end=len(turns)),))
+
+
+def same_as_student(request: Request) -> Turn:
+    number = (len(request.turns) - 1) // 2
+    return calling("read", path=f"{number}.py")
+
+
+def other(request: Request) -> Turn:
+    return calling("search", text="f")
+
+
+def teacher(name: str, act: Callable[[Request], Turn], *, price: Price = CENT, **facts: Any) -> Made:
+    async def answer(request: Request) -> Reply:
+        return Reply(turn=act(request), usage=reply(usd=0.001).usage, **facts)
+
+    return Made(answer, name=name, family=name, price=price, salt=name)
+
+
+def run(tmp_path: Path, sessions: Sequence[Session], teachers: Sequence[Any], settings: ReplaySettings = SETTINGS, **how: Any) -> Gathered:
+    steps = how.pop("steps", all_steps)
+
+    async def work() -> Gathered:
+        with Ledger(tmp_path / LEDGER_NAME, max_usd=how.pop("max_usd", 5.0)) as ledger:
+            asker = Asker(ledger, patience=Patience(attempts=2, first_wait_s=0.001))
+            return await gather(sessions, teachers, asker=asker, steps=steps, settings=settings)
+
+    return asyncio.run(work())
+
+
+def who(gathered: Gathered) -> list[str]:
+    return [answer.teacher for answer in gathered.answers]
+
+
+def test_the_second_is_asked_only_where_the_first_did_something_else(tmp_path: Path) -> None:
+    def first(request: Request) -> Turn:
+        return same_as_student(request) if request.about != "s1:3:-" else other(request)
+
+    gathered = run(tmp_path, [talk()], [teacher("a", first), teacher("b", other), teacher("c", other)])
+    assert [(a.site_id, a.teacher) for a in gathered.answers] == [
+        ("s1:1:-", "a"), ("s1:3:-", "a"), ("s1:3:-", "b"), ("s1:3:-", "c"), ("s1:5:-", "a"),
+    ]  # fmt: skip
+    assert gathered.counts == {"bought": 5, "settled": 2} and gathered.asked == {("s1", 1), ("s1", 3), ("s1", 5)}
+    outcomes = [one.outcome for one in replay([talk()], lookup(gathered.answers), min_families=3)]
+    assert outcomes == ["too_few_families", "pair", "too_few_families"]
+
+
+def test_without_a_gate_and_where_it_costs_nothing_everybody_is_asked(tmp_path: Path) -> None:
+    paid = [teacher(name, same_as_student) for name in "abc"]
+    assert who(run(tmp_path, [talk()], paid, SETTINGS.model_copy(update={"gate": "none"}))) == list("abc") * 3
+    free = [teacher(name, same_as_student, price=FREE) for name in "def"]
+    assert who(run(tmp_path, [talk()], free)) == list("def") * 3
+
+
+def test_the_gate_closes_when_no_answer_can_change_what_comes_of_it() -> None:
+    own, a, b = calling("own"), calling("x"), calling("y")
+
+    def is_open(*turns: Turn, left: int, least: int = 3, problem: str = "", confidence: float | None = None) -> bool:
+        answers = [
+            Answer(site_id="s", teacher=str(n), family=str(n), turn=turn, problem=problem, confidence=confidence)
+            for n, turn in enumerate(turns)
+        ]
+        return still_open(own, answers, left=left, min_families=least, min_confidence=0.5)
+
+    assert is_open(a, left=2) and is_open(a, a, left=1)
+    assert not is_open(own, left=2)  # the first agrees with the student
+    assert not is_open(a, b, left=1) and is_open(a, b, left=1, least=2)  # three of three cannot be reached any more; two can
+    assert not is_open(a, a, left=0, least=2) and not is_open(a, a, left=1, least=2)  # a pair already
+    assert is_open(a, own, left=1, least=2)
+    assert is_open(own, left=3, problem="cut_off") and is_open(own, left=3, confidence=0.4) and not is_open(own, left=3, confidence=0.6)
+    assert not is_open(own, left=2, problem="cut_off")  # it could not be used, and two are not three
+
+
+def test_the_traces_own_family_is_not_asked(tmp_path: Path) -> None:
+    teachers = [teacher("anthropic", other), teacher("b", other)]
+    gathered = run(tmp_path, [talk(author="claude-opus-4-5")], teachers, SETTINGS.model_copy(update={"min_families": 2, "gate": "none"}))
+    assert who(gathered) == ["b"] * 3 and gathered.counts["own_family"] == 3
+
+
+def test_a_trace_on_which_agreement_is_settled_is_left(tmp_path: Path) -> None:
+    steps = lambda session: choose_steps(session, sites={19}, sampled=9)  # noqa: E731 - the signature says it all
+    how = SETTINGS.model_copy(update={"settled_after": 3})
+    gathered = run(tmp_path, [talk(steps=10)], [teacher("a", same_as_student), teacher("b", other), teacher("c", other)], how, steps=steps)
+    assert [a.site_id for a in gathered.answers] == ["s1:1:-", "s1:3:-", "s1:5:-", "s1:19:-"]  # a mistake is asked about all the same
+    assert gathered.counts["trace_settled"] == 6
+
+
+def test_a_failure_is_counted_and_the_others_go_on(tmp_path: Path) -> None:
+    async def broken(request: Request) -> Reply:
+        raise TeacherError("status 503", again=True, billed=False)
+
+    how = SETTINGS.model_copy(update={"gate": "none"})
+    gathered = run(tmp_path, [talk()], [Made(broken, name="a", family="a", price=CENT), teacher("b", other)], how)
+    assert who(gathered) == ["b"] * 3 and gathered.stopped is None
+    assert gathered.counts == {"bought": 3, "failed": 3, "failed: status 503": 3}
+
+
+def test_an_answer_with_a_problem_is_kept_and_does_not_vote(tmp_path: Path) -> None:
+    how = SETTINGS.model_copy(update={"gate": "none"})
+    teachers = [teacher("a", other), teacher("b", other), teacher("c", other, problem="unknown_tool")]
+    gathered = run(tmp_path, [talk(steps=1)], teachers, how)
+    assert len(gathered.answers) == 3 and gathered.answers[2].problem == "unknown_tool" and gathered.counts["problem: unknown_tool"] == 1
+    (one,) = replay([talk(steps=1)], lookup(gathered.answers), min_families=3)
+    assert one.outcome == "outvoted" and len(one.answers) == 2
+
+
+def test_the_ceiling_stops_it_and_what_was_bought_comes_back(tmp_path: Path) -> None:
+    gathered = run(tmp_path, [talk(steps=9)], [teacher("a", other)], SETTINGS.model_copy(update={"gate": "none"}), max_usd=0.013)
+    assert gathered.stopped is not None and gathered.stopped.exit_code == 4 and len(gathered.answers) == 4  # .001 each, .01 at worst
+    again = run(tmp_path, [talk(steps=9)], [teacher("a", other)], SETTINGS.model_copy(update={"gate": "none"}), max_usd=1.0)
+    assert len(again.answers) == 9 and again.counts == {"bought": 5, "kept": 4} and again.stopped is None
+
+
+def test_which_steps_are_asked_about() -> None:
+    one = talk(steps=12, errors=(2, 6))  # turns 5 and 13 raise errors, 7 and 15 follow them
+    assert [step.turn for step in all_steps(one)] == list(range(1, 25, 2))
+    chosen = choose_steps(one, sites={5, 7, 13}, sampled=3, seed=1)
+    assert [step.turn for step in chosen if step.why == "site"] == [5, 13]  # 7 is right after an error: no pair is made of it
+    sampled = [step.turn for step in chosen if step.why == "sampled"]
+    assert len(sampled) == 3 and not {5, 7, 13, 15} & set(sampled) and chosen == choose_steps(one, sites={5, 7, 13}, sampled=3, seed=1)
+    draws = {tuple(step.turn for step in choose_steps(one, sampled=3, seed=seed)) for seed in range(20)}
+    assert len(draws) > 5 and len(choose_steps(one, sampled=99)) == 10
+
+
+def test_answers_of_a_file_stand_for_the_teachers_that_gave_them(tmp_path: Path) -> None:
+    from composer_replication.core.codec import record_to_json
+    from composer_replication.core.jsonl import write_lines
+
+    gathered = run(tmp_path, [talk()], [teacher("a", other), teacher("b", other)], SETTINGS.model_copy(update={"gate": "none"}))
+    file = tmp_path / "answers.jsonl"
+    write_lines(file, map(record_to_json, gathered.answers))
+    teachers = recorded_teachers(file)
+    assert [(t.name, t.family) for t in teachers] == [("a", "a"), ("b", "b")]
+    again = run(tmp_path, [talk(), talk("s2")], teachers)
+    assert [(a.site_id, a.teacher, a.turn.calls) for a in again.answers] == [(a.site_id, a.teacher, a.turn.calls) for a in gathered.answers]
+    assert again.counts["failed: no recorded answer"] == 6
+    write_lines(file, map(record_to_json, (*gathered.answers, gathered.answers[0])))
+    with pytest.raises(DataError, match="twice"):
+        recorded_teachers(file)
+
+
+def test_a_scripted_teacher_is_asked_and_not_kept(tmp_path: Path) -> None:
+    gathered = run(tmp_path, [talk()], [Scripted("rule", "rules", other)])
+    assert who(gathered) == ["rule"] * 3 and {a.request for a in gathered.answers} == {""}

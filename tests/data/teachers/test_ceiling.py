@@ -1,0 +1,136 @@
+"""Whatever the concurrency, prices, failures and kills: what the provider bills is booked, and what is booked is under the ceiling."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from composer_replication.core.errors import BudgetError, TeacherError
+from composer_replication.core.teacher import Price, Reply, Request
+from composer_replication.data.teachers.asking import Asker, Limits, Patience
+from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
+from tests.data.teachers.made import Made, reply, request
+
+OUTCOMES = ("ok", "ok", "ok", "no_usage", "refused", "cut", "fault", "hang", "kill")
+QUICK = Patience(timeout_s=0.02, attempts=3, first_wait_s=0.0001)
+
+
+class KilledError(BaseException):
+    """The process is gone: nothing more is written."""
+
+
+class Mortal(Ledger):
+    """A ledger whose process can be killed: from then on it writes nothing, as after SIGKILL."""
+
+    dead = False
+
+    def _transaction(self) -> Any:
+        if self.dead:
+            raise KilledError
+        return super()._transaction()
+
+
+@dataclass
+class Provider:
+    """Bills what it answers or begins to answer, and knows what it answered to whom."""
+
+    script: list[str]
+    costs: list[float]
+    worst: float
+    billed: float = 0.0
+    asked: list[str] = field(default_factory=list)
+    most_over: float = 0.0
+
+    def serve(self, ledger: Mortal, ceiling: float) -> Made:
+        async def act(asked: Request) -> Reply:
+            number = len(self.asked)
+            self.asked.append(asked.turns[0].text)
+            how = self.script[number % len(self.script)]
+            cost = self.costs[number % len(self.costs)] * self.worst
+            self.most_over = max(self.most_over, ledger.totals().booked_usd - ceiling)
+            if how == "refused":
+                await asyncio.sleep(0)
+                raise TeacherError("429", again=True, billed=False)
+            self.billed += cost  # from here on the provider has its money, whatever becomes of the answer
+            await asyncio.sleep(0.0005 * (number % 3))
+            if how == "kill":
+                ledger.dead = True
+                raise KilledError
+            if how == "hang":
+                await asyncio.sleep(60)
+            if how == "cut":
+                raise TeacherError("not whole JSON", again=True, billed=True)
+            if how == "fault":
+                raise ZeroDivisionError
+            return reply(usd=None if how == "no_usage" else cost)
+
+        return Made(act, price=Price(request_usd=self.worst))
+
+
+def one_life(path: Path, provider: Provider, *, ceiling: float, num: int, at_once: int) -> tuple[set[str], bool]:
+    """Ask everything until done, the ceiling or a kill; returns the requests that were answered before, and whether it was killed."""
+    with Mortal(path, max_usd=ceiling, is_alive=lambda owner: False) as ledger:
+        teacher = provider.serve(ledger, ceiling)
+
+        async def work() -> list[Any]:
+            asker = Asker(ledger, limits={"here": Limits(at_once=at_once)}, patience=QUICK)
+
+            async def ask(number: int) -> Any:
+                try:
+                    return await asker.ask(teacher, request(str(number)))
+                except (BudgetError, TeacherError, ZeroDivisionError, KilledError) as error:
+                    return error
+
+            return await asyncio.gather(*(ask(number) for number in range(num)))
+
+        asyncio.run(work())
+        totals = ledger.totals()
+        assert provider.billed <= totals.booked_usd + 1e-6, "something that was billed is not booked"
+        assert totals.booked_usd <= ceiling + 1e-9 and provider.most_over <= 1e-9, "the ceiling was overshot"
+        rows = ledger._db.execute("SELECT body FROM prompts JOIN calls ON sha = prompt WHERE state = 'answered'").fetchall()
+        keys = [row[0] for row in ledger._db.execute("SELECT key FROM calls WHERE state = 'answered'")]
+        assert len(rows) == len(keys) == len(set(keys))
+        asked = [ledger.prompt(key) for key in keys]
+        return {one.turns[0].text for one in asked if one is not None}, ledger.dead
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    script=st.lists(st.sampled_from(OUTCOMES), min_size=1, max_size=12),
+    costs=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=5),
+    worst=st.sampled_from([1e-9, 0.0013, 0.1, 1.0]),
+    room=st.floats(0.0, 12.0),
+    num=st.integers(1, 9),
+    at_once=st.integers(1, 9),
+)
+def test_billed_is_booked_and_booked_is_under_the_ceiling(
+    script: list[str], costs: list[float], worst: float, room: float, num: int, at_once: int
+) -> None:
+    """Three lives on one ledger, each ended by a kill, by the ceiling, or by being done; no answered request is sent again."""
+    provider, ceiling = Provider(script=script, costs=costs, worst=worst), room * worst
+    with tempfile.TemporaryDirectory() as folder:
+        answered: set[str] = set()
+        for _ in range(3):
+            before = len(provider.asked)
+            now, _ = one_life(Path(folder) / LEDGER_NAME, provider, ceiling=ceiling, num=num, at_once=at_once)
+            assert not answered & set(provider.asked[before:]), "an answer was paid for twice"
+            assert answered <= now, "an answer was lost"
+            answered = now
+
+
+def test_a_process_that_is_killed_books_what_was_in_flight() -> None:
+    """The property above is not empty: of four calls at once the second kills; all four stay booked, and may be made again."""
+    provider = Provider(script=["hang", "kill", "ok", "ok"], costs=[0.5], worst=1.0)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / LEDGER_NAME
+        _, dead = one_life(path, provider, ceiling=7.0, num=4, at_once=4)
+        assert dead
+        with Ledger(path, max_usd=7.0, is_alive=lambda owner: False) as ledger:
+            totals = ledger.totals()
+            assert totals.num_lost >= 2 and totals.lost_usd == float(totals.num_lost)
