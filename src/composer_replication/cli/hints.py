@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from typing import Literal
 
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
+from composer_replication.cli.problems import UsageError
 from composer_replication.core.codec import read_sessions, read_sites, record_to_json
-from composer_replication.core.jsonl import write_json, write_lines
+from composer_replication.core.jsonl import write_lines
 from composer_replication.core.site import Hint, Site
 from composer_replication.data.hints.write import HintReport, write_hints
 
 
-def hints(*, audit: bool = False, common: Common = Common()) -> int:
+def hints(
+    *, audit: bool = False, writer: Literal["rules", "reader"] | None = None, estimate: bool = False, common: Common = Common()
+) -> int:
     """Write a short hint for each mistake: sites.jsonl -> hints.jsonl.
 
     Parameters
@@ -21,10 +25,21 @@ def hints(*, audit: bool = False, common: Common = Common()) -> int:
     audit
         Measure as well, with the student, how much each kind of hint changes it: audit.json. `build` and `train` then leave out kinds
         that change nothing. Needs PyTorch.
+    writer
+        "rules" = templates for the mistakes that `sites` found; "reader" = a model reads the sessions, names the mistakes and writes the
+        hints (hints.reader). In place of hints.writer.
+    estimate
+        With the reader: print the most that it could cost, and send nothing.
     """
     job = open_job(common)
     job.need_file(job.sessions, verb="ingest")
     job.need_fresh(job.sites, verb="sites")
+    if (writer or job.config.hints.writer) == "reader":
+        from composer_replication.cli.hints_reader import read_and_write
+
+        return read_and_write(job, estimate=estimate, audit=audit)
+    if estimate:
+        raise UsageError("--estimate belongs to --writer reader", fix="the rules cost nothing")
     reports = list(_reports(job))
     kept = [hint for report in reports for hint in report.hints]
     if not job.dry_run:
@@ -33,13 +48,10 @@ def hints(*, audit: bool = False, common: Common = Common()) -> int:
     value = _show(job, reports, kept, audit=audit)
     wrote = [job.hints]
     if audit:
-        from composer_replication.cli.hints_audit import audit as measure
+        from composer_replication.cli.hints_audit import write_audit
 
         wrote.append(job.audit)
-        value["audit"] = measure(job, kept)
-        if not job.dry_run:
-            write_json(job.audit, value["audit"])
-            job.stamp(job.audit, made_from=[job.hints])
+        value["audit"] = write_audit(job, kept)
     return job.finish(value, wrote=wrote, next_command=job.command("build" if kept else "show site"))
 
 

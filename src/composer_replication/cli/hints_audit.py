@@ -13,12 +13,22 @@ from composer_replication.cli.job import Job
 from composer_replication.cli.student import TINY, make_tokenizer
 from composer_replication.core.codec import read_sessions, read_sites
 from composer_replication.core.errors import need
+from composer_replication.core.jsonl import write_json
 from composer_replication.core.site import Hint
 from composer_replication.tokens.dataset import build_examples
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.tokens.renderer import Renderer
 
 NOTE = "a lower bound needs two sessions of a kind; below about ten the interval is too narrow"
+
+
+def write_audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
+    """Measure, write audit.json, and return everything that was measured."""
+    measured = audit(job, hints)
+    if not job.dry_run:
+        write_json(job.audit, measured)
+        job.stamp(job.audit, made_from=[job.hints])
+    return measured
 
 
 def audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from composer_replication.data.ingestion.claude_code import ingest as read_logs
 from composer_replication.data.ingestion.counts import FileReport
 from composer_replication.data.ingestion.find import RETENTION_NOTE, LogFile, default_folders, find_logs, other_files
 from composer_replication.data.ingestion.recount import recount
+from composer_replication.data.ingestion.scanner import check_file
 
 
 def ingest(*paths: Path, yes: Annotated[bool, Parameter(name=("--yes", "-y"))] = False, common: Common = Common()) -> int:
@@ -41,14 +42,14 @@ def ingest(*paths: Path, yes: Annotated[bool, Parameter(name=("--yes", "-y"))] =
     settings = job.config.ingest
     named = [str(p) for p in paths] or list(settings.logs)
     logs = _find(job, named, yes=yes)
-    redactor = Redactor(words=settings.redact_words) if settings.redact else None
+    redactor = job.redactor() if settings.redact else None
     reports: list[FileReport] = []
     counts: Counter[str] = Counter()
     sessions = _counted(_sessions(logs, job, redactor, reports), counts)
     if job.dry_run:
         for _ in sessions:
             pass
-    elif write_sessions_if_any(job.sessions, sessions):
+    elif write_sessions_if_any(job.sessions, sessions, scanner=settings.scanner):
         # What is told is what a reader of the file will find, not what was meant to be written.
         counts.clear()
         reports = recount(reports, _counted(read_sessions(job.sessions), counts))
@@ -66,10 +67,21 @@ def ingest(*paths: Path, yes: Annotated[bool, Parameter(name=("--yes", "-y"))] =
     return DONE
 
 
-def write_sessions_if_any(path: Path, sessions: Iterator[Session]) -> int:
-    """Write sessions one at a time; where there is none, a file of an earlier call stays as it is. Returns how many."""
+def write_sessions_if_any(path: Path, sessions: Iterator[Session], *, scanner: Sequence[str] = ()) -> int:
+    """Write sessions one at a time; where there is none, or the scanner objects, a file of an earlier call stays. Returns how many."""
     first = next(sessions, None)
-    return 0 if first is None else write_sessions(path, chain((first,), sessions))
+    if first is None:
+        return 0
+    if not scanner:
+        return write_sessions(path, chain((first,), sessions))
+    unseen = path.with_name(f".{path.name}.{os.getpid()}.unscanned")
+    try:
+        count = write_sessions(unseen, chain((first,), sessions))
+        check_file(unseen, command=scanner)
+        os.replace(unseen, path)
+    finally:
+        unseen.unlink(missing_ok=True)
+    return count
 
 
 def _find(job: Job, named: Sequence[str], *, yes: bool) -> tuple[LogFile, ...]:

@@ -25,6 +25,8 @@ from composer_replication.core.config.load import LoadedConfig, load_config
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.core.jsonl import write_json
+from composer_replication.core.pseudonyms import store_key
+from composer_replication.core.redact import Redactor
 from composer_replication.core.rundir import sha256_of
 
 _DRIVEN: ContextVar[bool] = ContextVar("verbs are run one after the other by another verb", default=False)
@@ -111,6 +113,10 @@ class Job:
     def runs(self) -> Path:
         """The folder of run directories."""
         return self.work / "runs"
+
+    def redactor(self) -> Redactor:
+        """What everything that leaves this machine goes through: the user's own words too, and names by the key of this work folder."""
+        return Redactor(words=self.config.ingest.redact_words, key=store_key(self.work, make=not self.dry_run))
 
     def command(self, verb: str) -> str:
         """A command line for another verb on the same work folder and settings."""

@@ -59,7 +59,8 @@ def replay(*, estimate: bool = False, max_usd: float | None = None, resume: bool
 
 def _estimate(job: Job, plan: Plan) -> int:
     bought = bought_keys(job.work / LEDGER_NAME)
-    bill = estimate_bill(plan.sessions, plan.teachers, steps=plan.steps, settings=plan.settings, bought=bought)
+    how = {"settings": plan.settings, "bought": bought, "redactor": job.redactor()}
+    bill = estimate_bill(plan.sessions, plan.teachers, steps=plan.steps, **how)
     numbers = say_bill(job, bill, plan.settings)
     wrote = [job.answers, job.preferences, job.anchors] if job.dry_run else []
     return job.finish(numbers, wrote=wrote, next_command=job.command("replay"))

@@ -59,4 +59,4 @@ async def _gather(job: Job, plan: Plan) -> Gathered:
                 told = f" {lost.num_lost} calls brought no answer and may have been billed: they stay booked at ${lost.lost_usd:.4f}"
                 job.screen.line(told, style="yellow")
         asker = Asker(ledger, limits=limits, patience=patience_of(settings), seed=stage_seed(job.config.seed, "replay"))
-        return await gather(plan.sessions, plan.teachers, asker=asker, steps=plan.steps, settings=settings)
+        return await gather(plan.sessions, plan.teachers, asker=asker, steps=plan.steps, settings=settings, redactor=job.redactor())

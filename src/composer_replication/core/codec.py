@@ -17,11 +17,13 @@ text it stores (benchmarks/ingest.py prints the ratio).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from composer_replication.core.errors import DataError, SessionError
+from composer_replication.core.fields import wrong_field
 from composer_replication.core.jsonl import atomic_writer, dumps, read_lines
 from composer_replication.core.site import ANCHOR_REASONS, Anchor, Answer, Hint, Preference, Site
 from composer_replication.core.trace import (
@@ -42,6 +44,7 @@ from composer_replication.core.trace import (
     Turn,
 )
 
+T = TypeVar("T")
 SCHEMA = 1
 _ALWAYS: dict[type, tuple[str, ...]] = {Site: ("category", "flagged"), Hint: ("knows", "num_words", "overlap"), Answer: ("usd",)}
 """Fields that are written even where they hold their default: what a reader filters by is always there."""
@@ -65,23 +68,34 @@ def _encode_block(block: Block, ordinals: dict[str, int]) -> list[Any]:
     return ["o", block.type, block.text]
 
 
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"a {type(value).__name__} where a text belongs")
+    return value
+
+
 def _decode_block(row: list[Any], call_ids: dict[str, int], names: list[str]) -> Block:
     """`call_ids` and `names` map call ids to ordinals and back; both grow with each call met."""
     kind = row[0]
     if kind == "x":
-        return Text(row[1])
+        return Text(_text(row[1]))
     if kind == "h":
-        return Thinking(row[1])
+        return Thinking(_text(row[1]))
     if kind == "c":
+        if not isinstance(row[3], dict):
+            raise TypeError(f"arguments are {type(row[3]).__name__}, not an object")
         if row[1] not in call_ids:
             call_ids[row[1]] = len(names)
             names.append(row[1])
-        return ToolCall(row[1], row[2], row[3])
+        return ToolCall(_text(row[1]), _text(row[2]), row[3])
     if kind == "r":
         call_id = names[row[1]] if isinstance(row[1], int) else row[1]
-        return ToolResult(call_id, row[2], row[3] if len(row) > 3 else None, tuple(row[4:]))
+        is_error = row[3] if len(row) > 3 else None
+        if is_error is not None and not isinstance(is_error, bool):
+            raise TypeError(f"the flag of a result is {type(is_error).__name__}, not true or false")
+        return ToolResult(_text(call_id), _text(row[2]), is_error, tuple(map(_text, row[4:])))
     if kind == "o":
-        return Opaque(row[1], row[2])
+        return Opaque(_text(row[1]), _text(row[2]))
     raise SessionError(f"unknown block letter {kind!r}", fix="the file is of a newer schema: upgrade composer-replication")
 
 
@@ -100,12 +114,15 @@ def _encode_turn(turn: Turn, authors: dict[str | None, int], ordinals: dict[str,
 def _decode_turn(row: list[Any], authors: list[str | None], call_ids: dict[str, int], names: list[str]) -> Turn:
     extra: dict[str, Any] = row[-1] if isinstance(row[-1], dict) else {}
     blocks = row[2:-1] if extra else row[2:]
+    author, tag, context_tokens = authors[row[1]], extra.get("tag", ""), extra.get("n", 0)
+    if not (author is None or isinstance(author, str)) or not isinstance(tag, str) or not isinstance(context_tokens, int):
+        raise TypeError("an author, tag or number of tokens of another type")
     return Turn(
         role=_LETTER_TO_ROLE[row[0]],
-        author=authors[row[1]],
+        author=author,
         blocks=tuple(_decode_block(b, call_ids, names) for b in blocks),
-        tag=extra.get("tag", ""),
-        context_tokens=extra.get("n", 0),
+        tag=tag,
+        context_tokens=context_tokens,
         sampled=Sampled(tuple(extra["ids"]), tuple(extra["logp"])) if "ids" in extra else None,
     )
 
@@ -138,7 +155,11 @@ def decode_session(header: dict[str, Any], rows: Iterable[list[Any]], *, where: 
     """One session from its parsed header and turn lines; raises SessionError for another schema or a damaged line."""
     try:
         return _decode_session(header, rows, where)
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
+    except SessionError as error:
+        if error.where == where:
+            raise
+        raise SessionError(error.what, where=f"{where}, {error.where}" if error.where else where, fix=error.fix) from error
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise SessionError(f"not a session: {error!r}", where=where, fix="the file is damaged: ingest again") from error
 
 
@@ -157,11 +178,24 @@ def _decode_session(header: dict[str, Any], rows: Iterable[list[Any]], where: st
         Segment(start=s["start"], end=s["end"], context=tuple((a, b) for a, b in s.get("context", ())), cleared=tuple(s.get("cleared", ())))
         for s in head["segments"]
     )
-    head["tools"] = tuple(ToolSpec(**t) for t in head.get("tools", ()))
-    head["events"] = tuple(Event(**e) for e in head.get("events", ()))
+    head["tools"] = tuple(_sound(ToolSpec, t) for t in head.get("tools", ()))
+    head["events"] = tuple(_sound(Event, e) for e in head.get("events", ()))
     if head.get("parent"):
-        head["parent"] = Parent(**{"call_id": None, **head["parent"]})
-    return Session(turns=turns, **head)
+        head["parent"] = _sound(Parent, {"call_id": None, **head["parent"]})
+    for segment in head["segments"]:
+        _check(Segment, _slim(segment))
+    _check(SourceRef, _slim(head["source"]))
+    return _sound(Session, {"turns": turns, **head})
+
+
+def _check(cls: type, row: Mapping[str, Any]) -> None:
+    if wrong := wrong_field(cls, row):
+        raise SessionError(f"not a session: the field {wrong}, in a {cls.__name__}", fix="the file is damaged: ingest again")
+
+
+def _sound(cls: type[T], row: Mapping[str, Any]) -> T:
+    _check(cls, row)
+    return cls(**row)
 
 
 def write_sessions(path: Path, sessions: Iterable[Session]) -> int:
@@ -207,8 +241,8 @@ def turn_from_json(value: dict[str, Any]) -> Turn:
     """The inverse of `turn_to_json`; results name their call by id."""
     try:
         blocks = tuple(_decode_block(b, {}, []) for b in value["blocks"])
-        return Turn(role=value["role"], author=value.get("author"), blocks=blocks, tag=value.get("tag", ""))
-    except (KeyError, TypeError, IndexError) as error:
+        return _sound(Turn, {"role": value["role"], "author": value.get("author"), "blocks": blocks, "tag": value.get("tag", "")})
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise DataError(
             f"not a turn: {error!r}", fix='a turn is {"role", "author", "blocks": [["x", text], ["c", id, name, arguments]]}'
         ) from error
@@ -226,7 +260,9 @@ def record_to_json(value: Site | Hint | Answer | Preference | Anchor) -> dict[st
     return {"id": value.id, **row} if isinstance(value, Site) else row
 
 
-def _typed(cls: type, value: dict[str, Any], where: str) -> dict[str, Any]:
+def _typed(cls: type, value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise DataError(f"a {cls.__name__} is an object, this is a {type(value).__name__}", where=where)
     known = {f.name for f in dataclasses.fields(cls)}
     row = {k: tuple(v) if isinstance(v, list) else v for k, v in value.items() if k != "id" or "id" in known}
     unknown = set(row) - known
@@ -239,13 +275,28 @@ def _typed(cls: type, value: dict[str, Any], where: str) -> dict[str, Any]:
     ]
     if missing:
         raise DataError(f"a {cls.__name__} needs the field {missing[0]!r}", where=where)
+    if wrong := wrong_field(cls, row):
+        raise DataError(f"the field {wrong}, in a {cls.__name__}", where=where)
     return row
+
+
+@contextmanager
+def _in_file(where: str) -> Iterator[None]:
+    """What a record's own checks object to, with file and line."""
+    try:
+        yield
+    except DataError as error:
+        if where in error.where:
+            raise
+        raise type(error)(error.what, where=f"{where}, {error.where}" if error.where else where, fix=error.fix) from error
 
 
 def read_sites(path: Path) -> Iterator[Site]:
     """Sites of a file; an unknown or missing field raises DataError with file and line."""
     for number, value in read_lines(path):
-        yield Site(**_typed(Site, value, f"{path}:{number}"))
+        with _in_file(f"{path}:{number}"):
+            site = Site(**_typed(Site, value, f"{path}:{number}"))
+        yield site
 
 
 def read_hints(path: Path) -> Iterator[Hint]:
@@ -263,9 +314,10 @@ def read_preferences(path: Path) -> Iterator[Preference]:
 def preference_from_json(value: dict[str, Any], *, where: str = "") -> Preference:
     """One preference as `record_to_json` writes it; an unknown or missing field raises DataError."""
     row = _typed(Preference, value, where)
-    row["chosen"] = turn_from_json(row["chosen"])
-    if row.get("rejected") is not None:
-        row["rejected"] = turn_from_json(row["rejected"])
+    with _in_file(where):
+        row["chosen"] = turn_from_json(row["chosen"])
+        if row.get("rejected") is not None:
+            row["rejected"] = turn_from_json(row["rejected"])
     return Preference(**row)
 
 
@@ -273,13 +325,15 @@ def read_answers(path: Path) -> Iterator[Answer]:
     """Answers of a file; an unknown or missing field raises DataError with file and line."""
     for number, value in read_lines(path):
         row = _typed(Answer, value, f"{path}:{number}")
-        yield Answer(**{**row, "turn": turn_from_json(row["turn"])})
+        with _in_file(f"{path}:{number}"):
+            turn = turn_from_json(row["turn"])
+        yield Answer(**{**row, "turn": turn})
 
 
 def read_anchors(path: Path) -> Iterator[Anchor]:
     """Anchors of a file; an unknown or missing field, or another reason than those there are, raises DataError with file and line."""
     for number, value in read_lines(path):
-        row = _typed(Anchor, value, f"{path}:{number}")
-        if row["reason"] not in ANCHOR_REASONS:
-            raise DataError(f"unknown reason {row['reason']!r} of an anchor", where=f"{path}:{number}", fix=f"use one of {ANCHOR_REASONS}")
-        yield Anchor(**row)
+        reason = value.get("reason") if isinstance(value, dict) else None
+        if isinstance(reason, str) and reason not in ANCHOR_REASONS:
+            raise DataError(f"unknown reason {reason!r} of an anchor", where=f"{path}:{number}", fix=f"use one of {ANCHOR_REASONS}")
+        yield Anchor(**_typed(Anchor, value, f"{path}:{number}"))

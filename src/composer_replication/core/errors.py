@@ -4,6 +4,7 @@
     ├── ConfigError        (ValueError)    a setting that cannot be used
     ├── DataError          (ValueError)    a file or record that cannot be used
     │   ├── SessionError                   a Session that contradicts itself
+    │   ├── SecretsFoundError              what the user's own scanner objects to
     │   ├── SiteError                      a Site or Hint that contradicts its Session
     │   └── AlignmentError                 token views that do not line up
     ├── RenderError        (ValueError)    a chat template that cannot be spanned
@@ -53,6 +54,10 @@ class DataError(ComposerError, ValueError):
 
 class SessionError(DataError):
     """A Session that contradicts itself, e.g. a segment that names a turn which does not exist."""
+
+
+class SecretsFoundError(DataError):
+    """Redacted data in which the user's own scanner (ingest.scanner) still finds something: it is not stored."""
 
 
 class SiteError(DataError):

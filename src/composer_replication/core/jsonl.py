@@ -36,11 +36,12 @@ def read_lines(path: Path) -> Iterator[tuple[int, Any]]:
             if not line.strip():
                 continue
             try:
-                yield number, json.loads(line)
-            except (json.JSONDecodeError, UnicodeDecodeError) as error:
+                value = json.loads(line.decode("utf-8"))
+            except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, a number of too many digits; nested too deep
                 raise DataError(
                     f"line {number} is not JSON: {error}", where=f"{path}:{number}", fix="remove the line or write the file again"
                 ) from error
+            yield number, value
 
 
 @contextmanager

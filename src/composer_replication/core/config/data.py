@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from composer_replication.core.config.base import Settings
+from composer_replication.core.config.reader import ReaderSettings
 
 
 class HeldOutSettings(Settings):
@@ -29,6 +30,9 @@ class IngestSettings(Settings):
     """Remove secrets before anything is written."""
     redact_words: tuple[str, ...] = ()
     """Words of your own to remove as well, e.g. a customer's name."""
+    scanner: tuple[str, ...] = ()
+    """A command that looks through the redacted sessions before they are stored, e.g. ["kingfisher", "scan", "{file}"]; where it
+    ends with another exit code than 0, nothing is stored. None = no such gate."""
     authors: tuple[str, ...] = ()
     """Keep only sessions in which one of these models wrote (shell patterns, e.g. "claude-opus-*"); none = all.
     Whole sessions are kept or left out; build.authors chooses among their messages."""
@@ -48,6 +52,10 @@ class SitesSettings(Settings):
 class HintsSettings(Settings):
     """How hints are written."""
 
+    writer: Literal["rules", "reader"] = "rules"
+    """"rules" = templates for the mistakes that `sites` found; "reader" = a model reads the sessions, names the mistakes
+    and writes the hints."""
+    reader: ReaderSettings = ReaderSettings()
     writers: dict[str, str] = Field(default_factory=dict)
     """Kind of mistake -> name of a built-in writer or "package.module:function"; added to the built-in table."""
     rules_file: str = ""

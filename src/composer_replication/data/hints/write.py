@@ -68,7 +68,9 @@ class HintReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Draft:
+class Draft:
+    """A hint as it was written, before anything was checked; `knows` is what hindsight it used."""
+
     context: SiteContext
     text: str
     writer: str
@@ -82,7 +84,7 @@ def write_hints(session: Session, sites: Iterable[Site], *, settings: HintsSetti
     that names the tool. Raises ConfigError for a writer that does not exist, SiteError for a site of another session.
     """
     rules = read_rules(settings.rules_file)
-    drafts: list[_Draft] = []
+    drafts: list[Draft] = []
     without: Counter[str] = Counter()
     left_out = 0
     sites, calls = list(sites), session.calls()
@@ -98,21 +100,28 @@ def write_hints(session: Session, sites: Iterable[Site], *, settings: HintsSetti
             without[site.kind] += 1
         else:
             drafts.append(draft)
+    checked = check_drafts(session, drafts, rules=rules, max_words=settings.max_words)
+    return HintReport(
+        hints=tuple(one for one in checked if isinstance(one, Hint)),
+        refused=tuple(one for one in checked if isinstance(one, Refusal)),
+        without=dict(sorted(without.items())),
+        left_out=left_out,
+    )
+
+
+def check_drafts(session: Session, drafts: Sequence[Draft], *, rules: Sequence[str], max_words: int) -> list[Hint | Refusal]:
+    """Each draft as a hint, or why it is none: whoever wrote it, it may not be empty, too long, or quote what came later."""
     occurrences = Occurrences.of(session, wanted=grams(d.text for d in drafts))
     arguments = argument_turns(session)
     free = grams((*_fixed_words(), *_tool_words(session), *rules))
-    hints: list[Hint] = []
-    refused: list[Refusal] = []
+    checked: list[Hint | Refusal] = []
     for draft in drafts:
-        refusal = _refusal(draft, occurrences=occurrences, arguments=arguments, free=free, max_words=settings.max_words)
-        if refusal is None:
-            hints.append(_hint(draft))
-        else:
-            refused.append(refusal)
-    return HintReport(hints=tuple(hints), refused=tuple(refused), without=dict(sorted(without.items())), left_out=left_out)
+        refusal = _refusal(draft, occurrences=occurrences, arguments=arguments, free=free, max_words=max_words)
+        checked.append(_hint(draft) if refusal is None else refusal)
+    return checked
 
 
-def _draft(context: SiteContext, *, settings: HintsSettings) -> _Draft | None:
+def _draft(context: SiteContext, *, settings: HintsSettings) -> Draft | None:
     for name, writer in _writers(context.site.kind, settings=settings):
         if writer in KNOWS:
             text = writer(context)
@@ -123,7 +132,7 @@ def _draft(context: SiteContext, *, settings: HintsSettings) -> _Draft | None:
             continue
         if not isinstance(text, str):
             raise ConfigError(f"writer {name!r} returned {type(text).__name__}, not text or None", where="[hints.writers]")
-        return _Draft(context=context, text=text.strip(), writer=name, knows=knows(writer, context, text=text))
+        return Draft(context=context, text=text.strip(), writer=name, knows=knows(writer, context, text=text))
     return None
 
 
@@ -152,7 +161,7 @@ def _writers(kind: str, *, settings: HintsSettings) -> list[tuple[str, Writer]]:
 
 
 def _refusal(
-    draft: _Draft, *, occurrences: Occurrences, arguments: Mapping[str, Sequence[int]], free: set[Gram], max_words: int
+    draft: Draft, *, occurrences: Occurrences, arguments: Mapping[str, Sequence[int]], free: set[Gram], max_words: int
 ) -> Refusal | None:
     context, site, num_words = draft.context, draft.context.site, len(draft.text.split())
 
@@ -188,7 +197,7 @@ def _tool_words(session: Session) -> list[str]:
     return [listed, *(t.description for t in session.tools), *from_schemas]
 
 
-def _hint(draft: _Draft) -> Hint:
+def _hint(draft: Draft) -> Hint:
     site = draft.context.site
     said = {w.lower() for w in _WORD.findall(turn_text(draft.context.target))}
     words = [w.lower() for w in _WORD.findall(draft.text)]

@@ -225,7 +225,8 @@ def _refuse(text: str) -> None:
 def _loads(line: bytes) -> Any:
     """Standard-library JSON: slower, but it takes lone surrogates and long integers, which real logs hold."""
     try:
-        return json.loads(line, parse_constant=_refuse, parse_float=_finite)
+        text = line.decode("utf-8-sig", "surrogatepass")  # json would guess UTF-16 line by line, and read half of such a file
+        return json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except RecursionError:
         raise BadRecord("nested too deep") from None
     except UnicodeDecodeError:
@@ -242,7 +243,7 @@ def _decode_slowly(line: bytes) -> tuple[Record, tuple[str, ...]]:
         raise BadRecord("not a JSON object")
     message = value.get("message")
     if isinstance(message, dict) and isinstance(message.get("content"), list):
-        blocks = [b if not isinstance(b, dict) or b.get("type") in BLOCK_TYPES else {"type": b.get("type")} for b in message["content"]]
+        blocks = [{"type": b["type"]} if _is_other_block(b) else b for b in message["content"]]
         value = {**value, "message": {**message, "content": blocks}}
     if "toolUseResult" in value:
         value["toolUseResult"] = msgspec.Raw(msgspec.json.encode(_plain(value["toolUseResult"])))
@@ -252,6 +253,12 @@ def _decode_slowly(line: bytes) -> tuple[Record, tuple[str, ...]]:
             return msgspec.convert(value, Record), tuple(left_out)
         except RecursionError:
             raise BadRecord("nested too deep") from None
+        except UnicodeEncodeError:  # half of a surrogate pair where something else than text is wanted; the error names no field
+            top = _unconvertible(value)
+            if top is None:
+                raise BadRecord("wrong type: half of a surrogate pair in the record") from None
+            value = {k: v for k, v in value.items() if k != top}
+            left_out.append(top)
         except msgspec.ValidationError as error:
             why, _, path = str(error).partition(" - at `$.")
             name = path.rstrip("`")
@@ -264,6 +271,24 @@ def _decode_slowly(line: bytes) -> tuple[Record, tuple[str, ...]]:
                 left_out.append(top)
             else:
                 raise BadRecord(f"wrong type: {why[0].lower()}{why[1:]} in {name or 'the record'}") from None
+
+
+def _is_other_block(block: Any) -> bool:
+    """Whether a block is of a type of which no field is used."""
+    return isinstance(block, dict) and isinstance(kind := block.get("type"), str) and kind not in BLOCK_TYPES
+
+
+def _unconvertible(value: dict[str, Any]) -> str | None:
+    """The first field that nothing depends on and that cannot be converted by itself."""
+    for name, inner in value.items():
+        if name not in _NEEDED:
+            try:
+                msgspec.convert({name: inner}, Record)
+            except UnicodeEncodeError:
+                return name
+            except msgspec.ValidationError:
+                continue
+    return None
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,126 @@
+"""From what a reader flagged to sites and hints: beside the rule detectors' sites, under the same leak rules.
+
+written = write_reader_hints(session, reading, sites=rule_sites, rules=(), max_words=120)
+written.sites, written.hints, written.refused
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from composer_replication.core.site import TARGET_CATEGORIES, Hint, Site
+from composer_replication.core.trace import Session
+from composer_replication.data.hints.context import site_context
+from composer_replication.data.hints.reader import Flag, Reading
+from composer_replication.data.hints.write import Draft, Refusal, check_drafts
+
+DETECTOR, WRITER, KIND = "reader", "reader", "other"
+KNOWS = ("kind", "call", "later:reader")
+"""The reader has seen what came after: that a mistake follows, in which call, and whatever made it say so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderHints:
+    """`sites` = those the hints are for, with those that no rule had found; `refused` = flags of which every hint was refused, and why.
+
+    `contradicted` counts flags on what a rule says is no mistake (a failed check, a refusal by the human): they are dropped.
+    """
+
+    sites: tuple[Site, ...] = ()
+    hints: tuple[Hint, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+    contradicted: int = 0
+
+
+def write_reader_hints(session: Session, reading: Reading, *, sites: Iterable[Site], rules: Sequence[str], max_words: int) -> ReaderHints:
+    """One hint per flag, from the most usual to the least the first that the leak rules keep; a rule's site keeps its kind."""
+    known = {(site.turn, site.call_id): site for site in sites if site.detector != DETECTOR}
+    calls = session.calls()
+    found: list[Site] = []
+    drafts: list[Draft] = []
+    contradicted = 0
+    for flag in reading.flags:
+        site = known.get((flag.turn, flag.call_id))
+        if site is not None and site.category not in TARGET_CATEGORIES:
+            contradicted += 1
+            continue
+        site = site or _site(session, flag)
+        found.append(site)
+        context = site_context(session, site, rules=tuple(rules), calls=calls)
+        drafts += (Draft(context=context, text=text, writer=WRITER, knows=KNOWS) for text in flag.hints)
+    kept: dict[str, Hint] = {}
+    refused: dict[str, Refusal] = {}
+    for one in check_drafts(session, drafts, rules=rules, max_words=max_words):
+        if isinstance(one, Hint):
+            kept.setdefault(one.site_id, one)
+        else:
+            refused.setdefault(one.site_id, one)
+    return ReaderHints(
+        sites=tuple(found),
+        hints=tuple(kept.values()),
+        refused=tuple(refusal for site_id, refusal in refused.items() if site_id not in kept),
+        contradicted=contradicted,
+    )
+
+
+def _site(session: Session, flag: Flag) -> Site:
+    """A site that no rule had found; its evidence is the result of its call, where it has one."""
+    turn = session.turns[flag.turn]
+    call = next((c for c in turn.calls if c.id == flag.call_id), None)
+    result = next((i for i, t in enumerate(session.turns) if i > flag.turn and any(r.call_id == flag.call_id for r in t.results)), None)
+    flagged = result is not None and any(r.call_id == flag.call_id and bool(r.is_error) for r in session.turns[result].results)
+    return Site(
+        session_id=session.id,
+        turn=flag.turn,
+        kind=KIND,
+        detector=DETECTOR,
+        evidence=(flag.evidence if result is None else result,),
+        call_id=flag.call_id,
+        tool=call.name if call is not None else "",
+        author=turn.author,
+        flagged=flagged,
+        file=session.source.file,
+        repository=session.repository,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """How well mistaken calls were found among labelled ones, e.g. Score(labels=154, mistakes=36, found=28, right=28).
+
+    Only labelled calls count: what was named beside them nobody has judged, and is counted in `unlabelled`.
+    """
+
+    labels: int
+    mistakes: int
+    found: int
+    right: int
+    unlabelled: int
+
+    @property
+    def precision(self) -> float | None:
+        """Share of those named that are mistakes; None where none was named."""
+        return self.right / self.found if self.found else None
+
+    @property
+    def recall(self) -> float | None:
+        """Share of the mistakes that were named; None where there is none."""
+        return self.right / self.mistakes if self.mistakes else None
+
+
+def score(named: Iterable[tuple[str, str | None]], labels: Mapping[tuple[str, str], str]) -> Score:
+    """Compare (file, call id) of what was named a mistake with a reader's verdicts.
+
+    >>> score([("a", "c1"), ("a", "c2"), ("a", "c9")], {("a", "c1"): "mistake", ("a", "c2"): "benign", ("a", "c3"): "mistake"})
+    Score(labels=3, mistakes=2, found=2, right=1, unlabelled=1)
+    """
+    keys = set(named)
+    judged = [labels[file, call] for file, call in keys if call is not None and (file, call) in labels]
+    return Score(
+        labels=len(labels),
+        mistakes=sum(verdict == "mistake" for verdict in labels.values()),
+        found=len(judged),
+        right=sum(verdict == "mistake" for verdict in judged),
+        unlabelled=len(keys) - len(judged),
+    )

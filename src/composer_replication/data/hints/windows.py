@@ -1,0 +1,113 @@
+"""A session as a reader sees it: numbered messages as plain text, in windows that fit a prompt and overlap.
+
+    #12 assistant
+    I will read it first.
+    call c3 Read {"file_path": "src/a.py"}
+
+    #13 result of c3 (error)
+    File does not exist.
+
+What is too long for its share of a window is cut in the middle, which is said there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from composer_replication.core.trace import Opaque, Session, Text, Thinking, ToolCall, ToolResult, Turn
+
+BYTES_PER_TOKEN = 3.0
+"""Cautious: code and English take some 3.5 to 4.2 bytes a token, so that a window never holds more than was asked for."""
+MAX_SHARE = 8
+"""No block takes more than this part of a window."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Messages [start, end) of a session as text; `tokens` is an estimate that errs upwards.
+
+    Example: Window(start=0, end=14, text="#0 user\\nfix the cart\\n\\n#1 assistant ...", tokens=812)
+    """
+
+    start: int
+    end: int
+    text: str
+    tokens: int
+
+
+def tokens_of(text: str) -> int:
+    """Estimated tokens of a text, at least one, e.g. tokens_of("x" * 30) -> 11."""
+    return 1 + int(len(text.encode("utf-8", "surrogatepass")) / BYTES_PER_TOKEN)
+
+
+def windows_of(session: Session, *, max_tokens: int, overlap_tokens: int) -> tuple[Window, ...]:
+    """The session in windows of at most `max_tokens` each; every message stands in one of them at least."""
+    names = call_names(session)
+    limit = max(200, int(max_tokens * BYTES_PER_TOKEN) // MAX_SHARE)
+    shown = [shown_turn(number, turn, names, limit=limit) for number, turn in enumerate(session.turns)]
+    shown = [text if tokens_of(text) <= max_tokens // 2 else cut(text, int(max_tokens * BYTES_PER_TOKEN) // 2) for text in shown]
+    sizes = [tokens_of(text) + 1 for text in shown]
+    windows: list[Window] = []
+    start = 0
+    while start < len(shown):
+        end, total = start, 0
+        while end < len(shown) and (end == start or total + sizes[end] <= max_tokens):
+            total += sizes[end]
+            end += 1
+        windows.append(Window(start=start, end=end, text="\n\n".join(shown[start:end]), tokens=total))
+        if end == len(shown):
+            break
+        again, back = 0, end
+        while back > start + 1 and again + sizes[back - 1] <= overlap_tokens:
+            back -= 1
+            again += sizes[back]
+        start = back
+    return tuple(windows)
+
+
+def call_names(session: Session) -> dict[str, str]:
+    """Short names of calls, in the order in which they were made: {"toolu_01Ab": "c1", ...}; an id is long and says nothing."""
+    names: dict[str, str] = {}
+    for turn in session.turns:
+        for call in turn.calls:
+            names.setdefault(call.id, f"c{len(names) + 1}")
+    return names
+
+
+def shown_turn(number: int, turn: Turn, names: Mapping[str, str], *, limit: int) -> str:
+    """One message as the reader sees it."""
+    if turn.role == "tool":
+        return "\n".join(_shown_result(number, result, names, limit) for result in turn.results) or f"#{number} tool"
+    who = turn.role if turn.role != "user" or turn.author in (None, "human") else f"{turn.role} ({turn.author})"
+    parts = [f"#{number} {who}"]
+    for block in turn.blocks:
+        if isinstance(block, ToolCall):
+            arguments = json.dumps(block.arguments, ensure_ascii=False)
+            parts.append(f"call {names.get(block.id, block.id)} {block.name} {cut(arguments, limit)}")
+        elif isinstance(block, Thinking | Opaque):
+            continue
+        elif isinstance(block, ToolResult):
+            parts.append(_shown_result(number, block, names, limit))
+        elif isinstance(block, Text) and block.text:
+            parts.append(cut(block.text, limit))
+    return "\n".join(parts)
+
+
+def _shown_result(number: int, result: ToolResult, names: Mapping[str, str], limit: int) -> str:
+    flag = " (error)" if result.is_error else ""
+    return f"#{number} result of {names.get(result.call_id, 'an unknown call')}{flag}\n{cut(result.text, limit)}"
+
+
+def cut(text: str, limit: int) -> str:
+    """The text with its middle left out where it has more than `limit` bytes.
+
+    >>> cut("abcdefghij" * 10, 20)
+    'abcdefghij\\n[80 characters left out]\\nabcdefghij'
+    """
+    num_bytes = len(text.encode("utf-8", "surrogatepass"))
+    if num_bytes <= limit:
+        return text
+    keep = limit // 2 * len(text) // num_bytes
+    return f"{text[:keep]}\n[{len(text) - 2 * keep} characters left out]\n{text[len(text) - keep :]}"

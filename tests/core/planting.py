@@ -1,0 +1,168 @@
+"""Secrets of 22 kinds, made up letter by letter from a seed, and the places where a session holds such things.
+
+Nothing here is a secret and no secret stands in this file: each is put together when the tests run. The kinds and the
+rules are of one hand, so the recall measured on them is an upper bound for what nobody thought of.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import string
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+ALNUM = string.ascii_letters + string.digits
+HEX = "0123456789abcdef"
+B64 = ALNUM + "+/"
+UPPER = string.ascii_uppercase + "234567"
+Rng = random.Random
+
+
+def some(rng: Rng, count: int, letters: str = ALNUM) -> str:
+    return "".join(rng.choices(letters, k=count))
+
+
+def mixed(rng: Rng, count: int) -> str:
+    """Letters and digits with at least two digits among them: a generator of passwords leaves none without."""
+    text = some(rng, count - 4) + some(rng, 2, string.digits) + some(rng, 1, string.ascii_lowercase) + some(rng, 1, string.ascii_uppercase)
+    return "".join(rng.sample(text, len(text)))
+
+
+def password(rng: Rng) -> str:
+    return some(rng, 1, string.ascii_letters) + mixed(rng, rng.randint(9, 16)) + rng.choice("!#%^*-_+.7")
+
+
+def pem(rng: Rng, label: str, *, body_lines: int = 6) -> str:
+    body = "\n".join(some(rng, 64, B64) for _ in range(body_lines))
+    return f"-----BEGIN {label}-----\n{body}\n{some(rng, 22, B64)}==\n-----END {label}-----"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a kind of secret is made, and the text around it without which nobody could tell ("" = none needed)."""
+
+    make: Callable[[Rng], str]
+    around: tuple[str, ...] = ("{}",)
+
+
+NAMED = ("API_TOKEN={}", "export SERVICE_SECRET_KEY='{}'", '"apiKey": "{}"', "client_secret: {}", "--access-token {}")
+KINDS: dict[str, Kind] = {
+    "anthropic": Kind(lambda r: "sk-" + "ant-" + f"api03-{some(r, 40)}_{some(r, 50)}AA"),
+    "openai project": Kind(lambda r: "sk-" + "proj-" + f"{some(r, 70)}-{some(r, 40)}"),
+    "openrouter": Kind(lambda r: "sk-" + "or-v1-" + some(r, 64, HEX)),
+    "hub": Kind(lambda r: "hf" + "_" + some(r, 34)),
+    "git host": Kind(lambda r: "gh" + r.choice("posu") + "_" + some(r, 36)),
+    "git host, fine-grained": Kind(lambda r: "github" + "_pat_" + some(r, 22) + "_" + some(r, 59)),
+    "git host, own": Kind(lambda r: "gl" + "pat-" + some(r, 20, ALNUM + "_-")),
+    "cloud key id": Kind(lambda r: "AK" + "IA" + some(r, 16, UPPER)),
+    "cloud secret": Kind(
+        lambda r: some(r, 36, B64) + mixed(r, 4), ("AWS_SECRET_ACCESS_KEY={}", "aws_secret_access_key = {}", '"SecretAccessKey": "{}"')
+    ),
+    "maps key": Kind(lambda r: "AI" + "za" + some(r, 35, ALNUM + "_-")),
+    "chat bot": Kind(lambda r: "xo" + "xb-" + f"{r.randrange(10**11, 10**12)}-{r.randrange(10**12, 10**13)}-{some(r, 24)}"),
+    "payment": Kind(lambda r: r.choice("sr") + "k_" + "live_" + some(r, 24)),
+    "mail": Kind(lambda r: "S" + f"G.{some(r, 22, ALNUM + '_-')}.{some(r, 43, ALNUM + '_-')}"),
+    "package registry": Kind(lambda r: "np" + "m_" + some(r, 36)),
+    "package index": Kind(lambda r: "py" + "pi-Ag" + "EIcHlwaS5vcmc" + some(r, 120, ALNUM + "_-")),
+    "signed token": Kind(lambda r: "e" + f"yJhbGciOiJIUzI1NiJ9.ey{'J'}{some(r, 60)}.{some(r, 43, ALNUM + '_-')}"),
+    "private key": Kind(lambda r: pem(r, r.choice(("RSA ", "EC ", "OPENSSH ", "")) + "PRIVATE KEY")),
+    "private key, armoured": Kind(lambda r: pem(r, "PGP PRIVATE KEY BLOCK")),
+    "password in an address": Kind(
+        password, ("postgres://app:{}@db.internal:5432/shop", "redis://:{}@cache:6379/0", "https://bot:{}@git.host/acme/shop.git")
+    ),
+    "bearer": Kind(
+        lambda r: mixed(r, 40), ("Authorization: Bearer {}", '"Authorization": "Bearer {}"', "curl -H 'Authorization: Bearer {}' x")
+    ),
+    "password": Kind(
+        password, ("DB_PASSWORD={}", '"password": "{}"', "  password: {}", "passwd = '{}'", '{{"name": "DB_PASSWORD", "value": "{}"}}')
+    ),
+    "storage key": Kind(
+        lambda r: some(r, 86, B64) + "==",
+        ("DefaultEndpointsProtocol=https;AccountName=shop;AccountKey={};EndpointSuffix=x", 'AccountKey="{}"', *NAMED[:2]),
+    ),
+}
+
+
+def plain(text: str) -> str:
+    return text
+
+
+def in_json(text: str) -> str:
+    return json.dumps({"stdout": text, "code": 0})
+
+
+def json_in_json(text: str) -> str:
+    return json.dumps({"body": json.dumps({"stdout": text})})
+
+
+def in_base64(text: str) -> str:
+    return "data: " + base64.b64encode(f"# settings of the shop\n{text}\n".encode()).decode()
+
+
+def wrapped_base64(text: str) -> str:
+    return base64.encodebytes(f"# settings of the shop, made by hand\n{text}\n".encode()).decode()
+
+
+PLACES: tuple[Callable[[str], str], ...] = (
+    plain,
+    lambda t: f"$ cat .env\n{t}\nPORT=8080\n",
+    lambda t: "\n".join(f"{n:6d}\u2192{line}" for n, line in enumerate(t.split("\n"), 1)),
+    lambda t: "\n".join(f"+{line}" for line in t.split("\n")),
+    lambda t: f"\x1b[32m{t}\x1b[0m",
+    lambda t: f"I will use `{t}` here.",
+    in_json,
+    json_in_json,
+    lambda t: f"callback?state=1&payload={quote(t, safe='')}&x=1",
+    in_base64,
+    wrapped_base64,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """A text with one secret in it; `forms` are the ways in which the secret stands there."""
+
+    kind: str
+    secret: str
+    text: str
+    place: int
+
+
+def planted(*, seed: int = 11, per_kind: int = 20) -> list[Planted]:
+    """`per_kind` secrets of each of the 22 kinds, each somewhere else; the same for the same seed."""
+    rng = Rng(seed)
+    made: list[Planted] = []
+    for name, kind in KINDS.items():
+        for number in range(per_kind):
+            secret = kind.make(rng)
+            around = kind.around[number % len(kind.around)].format(secret)
+            place = number % len(PLACES)
+            made.append(Planted(name, secret, PLACES[place](around), place))
+    return made
+
+
+def still_there(one: Planted, clean: str, *, window: int = 12) -> str:
+    """A piece of the secret that can be read in `clean`, as it is or decoded; "" where none is left."""
+    body = "".join(line for line in one.secret.split("\n") if not line.startswith("-----"))
+    pieces = {body[i : i + window] for i in range(max(1, len(body) - window + 1))}
+    readings = [clean, clean.replace("\n+", "").replace("\n", ""), *_decoded(clean)]
+    return next((piece for reading in readings for piece in pieces if piece in reading), "")
+
+
+def _decoded(text: str) -> list[str]:
+    """What anybody could read out of a text: URL encoding and JSON escapes undone, base64 decoded."""
+    found = [unquote(text)]
+    unescaped = text
+    for _ in range(2):
+        unescaped = unescaped.replace('\\"', '"').replace("\\n", "\n").replace("\\/", "/").replace("\\\\", "\\")
+        found.append(unescaped.replace("\n", ""))
+    letters = "".join(c if c in B64 + "=" else " " for c in text.replace("\n", ""))
+    for word in letters.split():
+        if len(word) >= 24:
+            cut = word.replace("=", "")
+            cut = cut[:-1] if len(cut) % 4 == 1 else cut
+            found.append(base64.b64decode(cut + "=" * (-len(cut) % 4)).decode("latin-1"))
+    return found

@@ -1,0 +1,49 @@
+"""Readers that are functions: no model. They read the numbered text that a real one would be sent, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from composer_replication.core.teacher import Request
+from composer_replication.core.trace import Text, Turn
+from composer_replication.data.teachers.scripted import Scripted
+
+HEAD = re.compile(r"^#(\d+) (.*)$", re.MULTILINE)
+CALL = re.compile(r"^call (c\d+) (\S+)", re.MULTILINE)
+Says = Callable[[str, int], Any]
+
+
+def window_text(request: Request) -> str:
+    return request.turns[-1].text
+
+
+def reader(says: Says) -> Scripted:
+    """A reader whose answer to (text of the window, number of the vote) is `says`: a text, or a value that becomes JSON."""
+
+    def act(request: Request) -> Turn:
+        said = says(window_text(request), request.sample)
+        return Turn(role="assistant", author="reader", blocks=(Text(said if isinstance(said, str) else json.dumps(said)),))
+
+    return Scripted("reader", "scripted", act)
+
+
+def mistake(message: int, call: str | None, evidence: int, *, sure: bool = True, hint: str = "Look before you read.") -> dict[str, Any]:
+    return {"message": message, "call": call, "evidence": evidence, "sure": sure, "hint": hint}
+
+
+def flags_every_error(text: str, vote: int) -> dict[str, Any]:
+    """The stand-in that is scored in CI: it names the call of every result that is marked as an error, whatever the error is."""
+    made: dict[str, int] = {}
+    found: list[dict[str, Any]] = []
+    heads = list(HEAD.finditer(text))
+    for place, head in enumerate(heads):
+        number, what = int(head[1]), head[2]
+        body = text[head.end() : heads[place + 1].start() if place + 1 < len(heads) else len(text)]
+        if what == "assistant":
+            made |= {call[1]: number for call in CALL.finditer(body)}
+        elif (result := re.fullmatch(r"result of (c\d+) \(error\)", what)) and result[1] in made:
+            found.append(mistake(made[result[1]], result[1], number, hint="Check that what the call names is there."))
+    return {"mistakes": found}
