@@ -116,6 +116,20 @@ class HintSettings(Settings):
         for broken, words in rules:
             if broken:
                 raise ValueError(words)
+        for name, read, where in (
+            ("ema", self.teacher == "ema", 'teacher = "ema"'),
+            ("trust", self.teacher == "trust_region", 'teacher = "trust_region"'),
+            ("beta", self.divergence == "jsd", 'divergence = "jsd"'),
+            ("taid", self.divergence == "taid", 'divergence = "taid"'),
+            ("entropy", self.divergence in ("eopd", "soft_gate"), 'divergence = "eopd" or "soft_gate"'),
+            ("top_k", self.estimator == "top_k", 'estimator = "top_k"'),
+            ("support", self.estimator == "top_k", 'estimator = "top_k"'),
+            ("rest", self.estimator == "top_k", 'estimator = "top_k"'),
+            ("bound", self.combination == "bounded", 'combination = "bounded"'),
+            ("dead_zone", self.is_credit, 'combination = "advantage" or "bounded"'),
+        ):
+            if not read and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} is set, and only read with {where}; leave it out, or set {where}")
         if self.is_credit and (unread := self._without_a_loss()):
             what = f'with combination = "{self.combination}" the hint has no loss of its own: {", ".join(unread)} would not be read'
             raise ValueError(f"{what}; leave them out, or set combination = additive")
