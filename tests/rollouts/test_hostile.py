@@ -78,10 +78,7 @@ def leave() -> Any:
     raise GeneratorExit("gone")
 
 
-EXITS = {stop: "SystemExit: 3", cancel: "CancelledError: ", interrupt: "KeyboardInterrupt: ", leave: "GeneratorExit: gone"}
-IN_THREADS = [
-    (what, runs_in) for what in EXITS for runs_in in ("any_thread", "one_thread", "caller") if (what, runs_in) != (interrupt, "caller")
-]
+EXITS = {stop: "SystemExit: 3", cancel: "CancelledError: ", leave: "GeneratorExit: gone"}
 
 
 def together(bad: Any, *, limits: Limits = QUICK, meter: Meter | None = None) -> tuple[Rollout, Rollout]:
@@ -141,12 +138,23 @@ def test_a_raising_environment_costs_its_rollout_and_no_more(at: str, runs_in: s
     assert (bad.ids == ()) == (at == "open")
 
 
-@pytest.mark.parametrize(("what", "runs_in"), IN_THREADS)
+@pytest.mark.parametrize("what", EXITS)
+@pytest.mark.parametrize("runs_in", ["any_thread", "one_thread", "caller"])
 @pytest.mark.parametrize("at", ["open", "reply", "reward", "close"])
-def test_an_environment_that_exits_costs_its_rollout_and_no_more(at: str, what: Callable[[], Any], runs_in: str) -> None:
+def test_an_environment_that_exits_costs_its_rollout_and_no_more(at: str, runs_in: str, what: Callable[[], Any]) -> None:
     bad, good = together(Bad(what, at=at, runs_in=runs_in))
     assert good.failure == "" and good.session.turns
-    assert (bad.ended, bad.failure) == ("env_error", EXITS[what]) if at != "close" else bad.failure == ""
+    assert bad.failure == ("" if at == "close" else EXITS[what]) and (bad.ended == "env_error") == (at != "close")
+
+
+@pytest.mark.parametrize("runs_in", ["any_thread", "one_thread"])
+@pytest.mark.parametrize("at", ["open", "reply", "reward", "close"])
+def test_an_interrupt_outside_the_main_thread_is_not_the_users(at: str, runs_in: str) -> None:
+    try:
+        bad, good = together(Bad(interrupt, at=at, runs_in=runs_in))
+    except KeyboardInterrupt:
+        pytest.fail("it ended the run")
+    assert bad.failure == ("" if at == "close" else "KeyboardInterrupt: ") and good.failure == ""
 
 
 @pytest.mark.parametrize("at", ["open", "reply", "reward", "close"])
@@ -238,15 +246,15 @@ def test_a_control_token_in_a_result_is_text() -> None:
         lambda call: tool_turn(call, 3),
         lambda call: Reply(turns=(Turn(role="tool", author=None, blocks=(ToolCall("c7", "Read", {}),)),), done=False),
         lambda call: reply_of(turns=None),
-        lambda call: reply_of(turns=iter(())),
-        lambda call: reply_of(turns=(turn_of(blocks=None),)),
-        lambda call: reply_of(turns=(turn_of(role="banana"),)),
-        lambda call: reply_of(turns=(turn_of(role=["tool"]),)),
-        lambda call: reply_of(turns=(turn_of(author=["me"]),)),
-        lambda call: reply_of(turns=(turn_of(tag=7),)),
-        lambda call: reply_of(turns=(turn_of(blocks=(ToolResult(cast(Any, [call]), "x"),)),)),
-        lambda call: reply_of(turns=(turn_of(blocks=(ToolResult(call, "x", cast(Any, {1})),)),)),
-        lambda call: reply_of(turns=(turn_of(blocks=(ToolResult(call, "x", images=cast(Any, (b"png",))),)),)),
+        lambda call: reply_of(turns=iter(tool_turn(call, "x").turns)),
+        lambda call: reply_of(turns=(turn_of(call, blocks=None),)),
+        lambda call: reply_of(turns=(turn_of(call, role="banana"),)),
+        lambda call: reply_of(turns=(turn_of(call, role=["tool"]),)),
+        lambda call: reply_of(turns=(turn_of(call, author=["me"]),)),
+        lambda call: reply_of(turns=(turn_of(call, tag=7),)),
+        lambda call: reply_of(turns=(turn_of(call, blocks=(ToolResult(cast(Any, [call]), "x"),)),)),
+        lambda call: reply_of(turns=(turn_of(call, blocks=(ToolResult(call, "x", cast(Any, {1})),)),)),
+        lambda call: reply_of(turns=(turn_of(call, blocks=(ToolResult(call, "x", images=cast(Any, (b"png",))),)),)),
         lambda call: Trap(turns=(), done=True),
     ],
 )
@@ -259,8 +267,8 @@ def reply_of(**parts: Any) -> Reply:
     return Reply(**{"done": False, **parts})
 
 
-def turn_of(**parts: Any) -> Turn:
-    return Turn(**{"role": "tool", "author": None, "blocks": (), **parts})
+def turn_of(call_id: str, **parts: Any) -> Turn:
+    return Turn(**{"role": "tool", "author": None, "blocks": (ToolResult(call_id, "x"),), **parts})
 
 
 class Trap(Reply):

@@ -56,8 +56,9 @@ def checked_opening(opening: object, *, limits: Limits) -> Opening:
     turns = _row(opening.turns, of="the messages of the opening")
     if not turns:
         raise FaultError("the opening holds no message")
-    tools = _row(opening.tools, of="the tools on offer")
-    if not all(isinstance(tool, ToolSpec) for tool in tools):
+    offered = _row(opening.tools, of="the tools on offer")
+    tools = [tool for tool in offered if isinstance(tool, ToolSpec)]
+    if len(tools) != len(offered):
         raise FaultError("a tool on offer is no ToolSpec")
     if opening.logged:
         if wrong := next((turn for turn in turns if not isinstance(turn, Turn)), None):
