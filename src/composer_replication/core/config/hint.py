@@ -44,7 +44,8 @@ class HintSettings(Settings):
     """Its share; under combination "convex" the policy gets the rest of 1, under "advantage" and "bounded" what evidence is times."""
     divergence: Literal["kl(student, teacher)", "kl(teacher, student)", "jsd", "taid", "eopd", "soft_gate"] = "jsd"
     """"taid" = cross-entropy with a mixture that moves to the teacher; "eopd" = entropy-aware OPD as published (with estimator
-    "sampled_token" its first term is the paper's own); "soft_gate" = both KLs mixed by the teacher's entropy."""
+    "sampled_token" its first term is the paper's own, on-policy: the ratio is 1 and its clip never acts); "soft_gate" = both KLs mixed
+    by the teacher's entropy."""
     beta: float = Field(default=0.5, ge=0.0, le=1.0)
     """Weight of the teacher in the mixture of jsd; 0 is kl(teacher, student), 1 is kl(student, teacher). Read by jsd alone."""
     estimator: Literal["full", "top_k", "sampled_token"] = "full"
