@@ -108,8 +108,8 @@ OPENING = """
 
 Every table has this project beside its peers, measured one after another by one command on one machine; a ratio is this project divided
 by the peer, so below 1 is better and **above 1, in bold, this project loses**. Times are CPU-seconds of one thread, each measurement in a
-process of its own, the median after a warm-up. Memory is the highest resident size above what the process held before. A goal is the
-highest ratio that was asked for.
+process of its own: the median of its repetitions after a first one, or one alone where its command says `--repeats 1` or `--long`.
+Memory is the highest resident size above what the process held before. A goal is the highest ratio that was asked for.
 """
 
 
@@ -266,8 +266,9 @@ def step_section(part: Json, goals: Json) -> str:
         "one row or pair at a time; `naive` logits of every position in padded rows. `trl` runs TRL's own GRPOTrainer._compute_loss, "
         "SDPO's full-logit divergence and DPOTrainer._compute_loss one after another in the best layout they allow (one row of the "
         "session, a teacher row per site, a pair at a time, nothing padded); off CUDA TRL projects every position of a row, as shipped. "
-        "`trl_chunked` has the DistillationTrainer's divergence in the place of SDPO's. TRL's JSD is taken times 1 / (beta (1 - beta)), "
-        "which is this project's convention."
+        "The trainers are objects that hold the settings their methods read, and nothing else. With `trl_chunked` (`--only`) the "
+        "DistillationTrainer's divergence stands in the place of SDPO's. TRL's JSD is taken times 1 / (beta (1 - beta)), which is this "
+        "project's convention."
     )
     return "\n\n".join(parts)
 

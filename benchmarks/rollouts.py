@@ -1,11 +1,8 @@
 """Speed of rollouts in the workshop: episodes and trained tokens per CPU-second, and where the time goes.
 
-    python benchmarks/rollouts.py                       the tiny student, its words those of a careless player; one thread
+    python benchmarks/rollouts.py                       the student of the demo, as it ships; one thread
     python benchmarks/rollouts.py --batches 1 8 48 --episodes 192
-    python benchmarks/rollouts.py --student FOLDER      a trained student and its own words
-
-Without --student the forward passes are those of a tiny student with random weights, cache and head included, but what is chosen at the
-end is what a careless scripted player says in the same task: so the episodes are as long as real ones, and the same every time.
+    python benchmarks/rollouts.py --student FOLDER      another one
 
 episodes, trained     per CPU-second of this process and the sandbox's; trained = tokens the student wrote, all of which the policy
                       channel trains on (the training step itself is not in this number)
@@ -23,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import resource
 import sys
 import time
@@ -32,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # the benchmarks beside this file
 
@@ -40,20 +35,13 @@ from beside_trl import STUDENT, compare
 from beside_trl import table as beside_table
 from page import about
 
-from composer_replication.models.tiny import make_tiny
-from composer_replication.rollouts.envs.workshop.demonstrators import LEVELS, careless
 from composer_replication.rollouts.envs.workshop.env import WorkshopEnv
-from composer_replication.rollouts.envs.workshop.episodes import play
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox, SandboxRun
-from composer_replication.rollouts.envs.workshop.tasks import Task, make_tasks
+from composer_replication.rollouts.envs.workshop.tasks import make_tasks
 from composer_replication.rollouts.meter import Meter
 from composer_replication.rollouts.sampler import Sampling, sample_rollouts
 from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
-
-SOURCE = Path(__file__).resolve().parent.parent / "src" / "composer_replication"
-SURE = 1e4  # a logit that no other reaches
 
 
 class TimedSandbox(Sandbox):
@@ -71,55 +59,6 @@ class TimedSandbox(Sandbox):
             self.seconds += time.perf_counter() - begun
 
 
-class Prompted(nn.Module):
-    """A model whose head works as ever, but is outvoted: each row says the next token of its script."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model, self.config = model, model.config
-        self.head = _PromptedHead(model.get_output_embeddings())
-
-    def script(self, batches: Sequence[Sequence[Sequence[Sequence[int]]]]) -> None:
-        """The messages of each row of each batch, in the order in which they will be sampled."""
-        self.head.batches = [[[list(message) for message in row] for row in batch] for batch in batches]
-
-    def get_decoder(self) -> Any:
-        return self.model.get_decoder()
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.head
-
-
-class _PromptedHead(nn.Module):
-    """Follows the sampler: a row waits once its message has ended, and leaves the batch after its last one."""
-
-    def __init__(self, head: nn.Module) -> None:
-        super().__init__()
-        self.head = head
-        self.batches: list[list[list[list[int]]]] = []
-
-    def forward(self, hidden_BD: Tensor) -> Tensor:
-        logits_BV = self.head(hidden_BD).clone()
-        rows = self.batches[0]
-        for number, row in enumerate(rows):
-            if row[0]:
-                logits_BV[number, row[0].pop(0)] = SURE
-        if not any(row[0] for row in rows):
-            self.batches[0] = [row[1:] for row in rows if len(row) > 1]
-            if not self.batches[0]:
-                self.batches.pop(0)
-        return logits_BV
-
-
-def scripts(tasks: Sequence[Task], renderer: Renderer, *, sandbox: Sandbox) -> list[list[list[int]]]:
-    """What a careless player says in each task, message by message, as token ids."""
-    rng, habits, found = random.Random(0), LEVELS[1].habits, []
-    for task in tasks:
-        turns = play(WorkshopEnv(task, sandbox=sandbox), lambda env: careless(env, rng, habits=habits)).turns
-        found.append([list(renderer.reply(turns[:1], turn)[1]) for turn in turns if turn.role == "assistant"])
-    return found
-
-
 def cpu_s() -> float:
     """CPU seconds of this process and of all children that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -129,10 +68,6 @@ def cpu_s() -> float:
 def measure(model: Any, renderer: Renderer, *, batch: int, episodes: int) -> dict[str, float]:
     """One row of the table."""
     tasks = make_tasks(episodes, seed=0)
-    if isinstance(model, Prompted):
-        with Sandbox() as rehearsal:
-            words = scripts(tasks, renderer, sandbox=rehearsal)
-        model.script([words[i : i + batch] for i in range(0, len(words), batch)])
     meter = Meter()
     settings = Sampling(max_new_tokens=96, max_context_tokens=1536, batch_episodes=batch)
     begun = cpu_s()
@@ -174,13 +109,10 @@ def table(rows: Sequence[dict[str, float]]) -> str:
 
 
 def player(folder: str) -> tuple[Any, Renderer]:
-    """The student of a folder, or the prompted tiny one."""
-    if folder:
-        from transformers import AutoModelForCausalLM
+    """The student of a folder."""
+    from transformers import AutoModelForCausalLM
 
-        return AutoModelForCausalLM.from_pretrained(folder), Renderer.for_tokenizer(load_tokenizer(folder))
-    tokenizer = train_tiny_tokenizer([path.read_text("utf-8") for path in sorted(SOURCE.rglob("*.py"))], vocab_size=2048)
-    return Prompted(make_tiny(tokenizer, seed=0)), Renderer.for_tokenizer(tokenizer)
+    return AutoModelForCausalLM.from_pretrained(folder), Renderer.for_tokenizer(load_tokenizer(folder))
 
 
 def main() -> int:
@@ -188,7 +120,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 48])
     parser.add_argument("--episodes", type=int, default=48)
-    parser.add_argument("--student", default="")
+    parser.add_argument("--student", default=STUDENT)
     parser.add_argument("--max-python", type=float, default=0.25)
     parser.add_argument("--beside", action="store_true")
     parser.add_argument("--json", type=Path)
@@ -200,7 +132,7 @@ def main() -> int:
     print(table(rows))
     found = {"about": about(sys.argv), "rows": rows}
     if options.beside:
-        found["beside"] = compare(options.student or STUDENT, groups=8, size=6, steps=3)
+        found["beside"] = compare(options.student, groups=8, size=6, steps=3)
         print(beside_table(found["beside"]))
     if options.json:
         options.json.write_text(json.dumps(found, indent=2) + "\n", "utf-8")

@@ -309,6 +309,18 @@ def test_identity_is_exactly_zero_with_zero_gradient(beta: float, dtype: torch.d
         assert leaf is not None and leaf.grad is not None and leaf.grad.dtype == dtype and bool((leaf.grad == 0).all())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("beta", [0.0, 0.3, 0.5, 1.0])
+def test_identity_is_exactly_zero_however_far_below_the_top_a_token_is(beta: float, dtype: torch.dtype) -> None:
+    """Exponents are held where they would vanish: those of one side alone would make equal rows differ by 1e-30."""
+    hidden_ND = torch.tensor([[0.0, -30.0, -80.0, -90.0, -700.0], [5.0, -torch.inf, 0.0, -65.0, -75.0]], dtype=dtype)
+    bias_V, hidden_ND = hidden_ND[1], hidden_ND[:1].clone().requires_grad_()
+    head = Head(weight_VD=torch.eye(5, dtype=dtype), bias_V=bias_V)
+    values_N = fused_divergence(hidden_ND, head, hidden_ND.detach().clone(), head, divergence="jsd", beta=beta)
+    values_N.sum().backward()
+    assert values_N.tolist() == [0.0] and hidden_ND.grad is not None and not hidden_ND.grad.any()
+
+
 @pytest.mark.parametrize("kind", DIVERGENCES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_minus_infinity_and_huge_logits_are_those_of_the_row_functions(kind: Any, dtype: torch.dtype) -> None:

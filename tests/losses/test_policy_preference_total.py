@@ -162,6 +162,18 @@ def test_label_smoothing_mixes_the_pair_with_its_swap() -> None:
     assert not torch.allclose(right, swapped)
 
 
+def test_the_margin_of_a_response_of_100000_tokens_is_exact() -> None:
+    """Added one by one in float32 these sums are off by half a nat."""
+    generator = torch.Generator().manual_seed(3)
+    logp_N = -2.5 * torch.rand(200_000, generator=generator)
+    row_N = torch.arange(2).repeat_interleave(100_000)
+    chosen, rejected = sequence_logprobs(logp_N.requires_grad_(), row_N, num_sequences=2)
+    (chosen - rejected).backward()
+    exact = logp_N.detach().double().view(2, -1).sum(-1)
+    assert abs((chosen - rejected).item() - (exact[0] - exact[1]).item()) < 1e-6
+    assert logp_N.grad is not None and logp_N.grad.dtype == torch.float32 and logp_N.grad[0] == 1.0 == -logp_N.grad[-1]
+
+
 def test_a_sequence_without_tokens_is_an_error_not_log_two() -> None:
     with pytest.raises(ValueError, match="without a response token"):
         sequence_logprobs(torch.zeros(2), torch.tensor([0, 0]), num_sequences=2)

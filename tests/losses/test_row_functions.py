@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,13 +14,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from composer_replication.losses import distances
+from composer_replication.losses.credit import contrast_evidence, hint_evidence
 from composer_replication.losses.divergence import jsd, kl_student_teacher, kl_teacher_student, match_logits
 from composer_replication.losses.entries import clip_tokens, entries, entry_clipped
 from composer_replication.losses.entropy import entropy, eopd_paper, eopd_soft_gate, soft_gate, teacher_entropy
 from composer_replication.losses.policy import token_logprobs
-from composer_replication.losses.surrogates import ppo_clip
+from composer_replication.losses.sampled import kl_estimate, sampled_token
+from composer_replication.losses.surrogates import cispo, gspo, ppo_clip, vespo
 from composer_replication.losses.taid import taid, taid_target
 from composer_replication.losses.topk import topk_divergence
+from composer_replication.losses.trust import dppo, reference_kl
 from tests.losses import reference
 
 Fn = Callable[[Tensor, Tensor], Tensor]
@@ -326,7 +330,32 @@ def test_taid_at_its_ends_and_with_missing_columns() -> None:
     assert bool(taid(s, half, t=0.0).isfinite().all()) and taid_target(s, half, t=0.0)[0, 3] == s[0, 3]
 
 
-@pytest.mark.parametrize("t", [None, -0.1, 1.06, torch.tensor(0.5), float("nan")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_token_that_cannot_occur_leaves_every_sampled_loss_finite(dtype: torch.dtype) -> None:
+    """A one-hot teacher and log-probs of -inf on either side: values and gradients are numbers, and two of -inf do not differ."""
+    student_NV = torch.tensor([[0.0, 1.0, 2.0]], dtype=dtype, requires_grad=True)
+    teacher_NV = torch.tensor([[-torch.inf, 0.0, -torch.inf]], dtype=dtype)
+    then_N = torch.tensor([-2.4], dtype=dtype)
+    eopd_paper(student_NV, teacher_NV, ids_N=torch.tensor([0]), sampled_logp_N=then_N).sum().backward()
+    assert student_NV.grad is not None and student_NV.grad.isfinite().all()
+
+    least, fine, gain = torch.tensor([-torch.inf], dtype=dtype), torch.tensor([-1.0], dtype=dtype), torch.ones(1, dtype=dtype)
+    alone = torch.tensor([0])
+    for now_N, other_N in ((least, fine), (fine, least), (least, least)):
+        leaf_N = now_N.clone().requires_grad_()
+        values = [sampled_token(leaf_N, other_N), hint_evidence(leaf_N, other_N), reference_kl(leaf_N, fine, other_N)]
+        values += [kl_estimate(leaf_N, other_N, kind=kind) for kind in ("k1", "k2", "k3", "abs")]
+        values += [dppo(leaf_N, other_N, gain), cispo(leaf_N, other_N, gain, cap=2.0)]
+        values.append(ppo_clip(leaf_N, other_N, gain, clip_low=0.2, clip_high=0.2))
+        values += [f(leaf_N, other_N, gain, alone, num_sequences=1) for f in (vespo, partial(gspo, clip_low=0.2, clip_high=0.2))]
+        values.append(contrast_evidence(leaf_N, other_N[None]))
+        total = torch.stack(values).sum()
+        total.backward()
+        assert total.isfinite() and leaf_N.grad is not None and leaf_N.grad.isfinite().all()
+    assert hint_evidence(least, least).item() == 0.0 and kl_estimate(least, least, kind="k1").item() == 0.0
+
+
+@pytest.mark.parametrize("t", [None, -0.1, 1.06, torch.tensor([0.5, 0.5]), float("nan")])
 def test_taid_without_a_number_within_0_and_1_is_refused(t: float) -> None:
     with pytest.raises(ValueError, match="t must be a number"):
         taid(torch.zeros(1, 2), torch.zeros(1, 2), t=t)

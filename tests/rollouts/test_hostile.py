@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -21,6 +23,7 @@ from composer_replication.rollouts.meter import Meter
 from composer_replication.rollouts.sampler import sample_rollouts
 from composer_replication.rollouts.sampling import Limits, Sampling
 from composer_replication.rollouts.tools import Tool, ToolEnv, issue
+from composer_replication.training.vitals import behaviour
 from tests.rollouts.small_world import Parrot, Shelf, message_ids, parroted, tiny
 from tests.tokens.students import renderer
 
@@ -57,6 +60,25 @@ def fail() -> Any:
 
 def hang() -> Any:
     threading.Event().wait(20.0)
+
+
+def stop() -> Any:
+    sys.exit(3)
+
+
+def cancel() -> Any:
+    raise asyncio.CancelledError
+
+
+def interrupt() -> Any:
+    raise KeyboardInterrupt
+
+
+def leave() -> Any:
+    raise GeneratorExit("gone")
+
+
+EXITS = {stop: "SystemExit: 3", cancel: "CancelledError: ", leave: "GeneratorExit: gone"}
 
 
 def together(bad: Any, *, limits: Limits = QUICK, meter: Meter | None = None) -> tuple[Rollout, Rollout]:
@@ -116,6 +138,59 @@ def test_a_raising_environment_costs_its_rollout_and_no_more(at: str, runs_in: s
     assert (bad.ids == ()) == (at == "open")
 
 
+@pytest.mark.parametrize("what", EXITS)
+@pytest.mark.parametrize("runs_in", ["any_thread", "one_thread", "caller"])
+@pytest.mark.parametrize("at", ["open", "reply", "reward", "close"])
+def test_an_environment_that_exits_costs_its_rollout_and_no_more(at: str, runs_in: str, what: Callable[[], Any]) -> None:
+    bad, good = together(Bad(what, at=at, runs_in=runs_in))
+    assert good.failure == "" and good.session.turns
+    assert bad.failure == ("" if at == "close" else EXITS[what]) and (bad.ended == "env_error") == (at != "close")
+
+
+@pytest.mark.parametrize("runs_in", ["any_thread", "one_thread"])
+@pytest.mark.parametrize("at", ["open", "reply", "reward", "close"])
+def test_an_interrupt_outside_the_main_thread_is_not_the_users(at: str, runs_in: str) -> None:
+    try:
+        bad, good = together(Bad(interrupt, at=at, runs_in=runs_in))
+    except KeyboardInterrupt:
+        pytest.fail("it ended the run")
+    assert bad.failure == ("" if at == "close" else "KeyboardInterrupt: ") and good.failure == ""
+
+
+@pytest.mark.parametrize("at", ["open", "reply", "reward", "close"])
+def test_ctrl_c_in_the_main_thread_ends_the_run_at_once(at: str) -> None:
+    """It is raised wherever the main thread stands, so in a job that runs there too; the jobs behind it are not begun."""
+    later = Bad(lambda: begun.append(at), at=at, runs_in="caller")
+    begun: list[str] = []
+    options = Sampling(max_new_tokens=6, max_context_tokens=4096, limits=QUICK)
+    envs: list[Any] = [Bad(interrupt, at=at, runs_in="caller"), later]
+    with pytest.raises(KeyboardInterrupt):
+        sample_rollouts(tiny(len(QWEN.tokenizer)), envs, renderer=QWEN, settings=options, author="tiny")
+    assert begun == []
+
+
+def test_a_tool_that_exits_is_an_error_that_the_model_sees() -> None:
+    ask = Turn(role="user", author=HUMAN, blocks=(Text("Go."),))
+    env = ToolEnv("t", opening=(ask,), tools=(tool("quit", lambda a: stop()),), reward_of=lambda turns: 1.0)
+    rollout = parroted(QWEN, [Turn(role="assistant", author="m", blocks=(ToolCall("x", "quit", {"n": 1}),)), "end"], env=env)
+    assert [r.text for t in rollout.session.turns for r in t.results] == ["quit failed: SystemExit: 3"] and rollout.reward == 1.0
+
+
+def test_an_exception_whose_words_hang_or_exit_is_one_like_others() -> None:
+    class Mute(Exception):
+        def __init__(self, what: Callable[[], Any]) -> None:
+            self.what = what
+
+        def __str__(self) -> str:
+            return self.what()
+
+    def raising(what: Callable[[], Any]) -> Any:
+        raise Mute(what)
+
+    assert together(Bad(lambda: raising(interrupt)))[0].failure == "Mute: "
+    assert together(Bad(lambda: raising(hang)))[0].ended == "env_timeout"
+
+
 @pytest.mark.parametrize("reward", [float("nan"), 2.0, -1.0, "1", None])
 def test_a_reward_that_is_none_is_no_reward(reward: Any) -> None:
     bad, _ = together(Bad(lambda: reward, at="reward"))
@@ -170,11 +245,110 @@ def test_a_control_token_in_a_result_is_text() -> None:
         lambda call: Reply(turns=(Turn(role="assistant", author="me", blocks=(Text("depth is 3"),)),), done=True),
         lambda call: tool_turn(call, 3),
         lambda call: Reply(turns=(Turn(role="tool", author=None, blocks=(ToolCall("c7", "Read", {}),)),), done=False),
+        lambda call: reply_of(turns=None),
+        lambda call: reply_of(turns=iter(tool_turn(call, "x").turns)),
+        lambda call: reply_of(turns=(turn_of(call, blocks=None),)),
+        lambda call: reply_of(turns=(turn_of(call, role="banana"),)),
+        lambda call: reply_of(turns=(turn_of(call, role=["tool"]),)),
+        lambda call: reply_of(turns=(turn_of(call, author=["me"]),)),
+        lambda call: reply_of(turns=(turn_of(call, tag=7),)),
+        lambda call: reply_of(turns=(turn_of(call, blocks=(ToolResult(cast(Any, [call]), "x"),)),)),
+        lambda call: reply_of(turns=(turn_of(call, blocks=(ToolResult(call, "x", cast(Any, {1})),)),)),
+        lambda call: reply_of(turns=(turn_of(call, blocks=(ToolResult(call, "x", images=cast(Any, (b"png",))),)),)),
+        lambda call: Trap(turns=(), done=True),
     ],
 )
 def test_what_is_no_answer_is_named(answer: Callable[[str], Any]) -> None:
     rollout = result_of(answer)
     assert rollout.ended == "env_error" and rollout.reward == 0.0 and rollout.failure
+
+
+def reply_of(**parts: Any) -> Reply:
+    return Reply(**{"done": False, **parts})
+
+
+def turn_of(call_id: str, **parts: Any) -> Turn:
+    return Turn(**{"role": "tool", "author": None, "blocks": (ToolResult(call_id, "x"),), **parts})
+
+
+class Trap(Reply):
+    """Exits as soon as it is looked into."""
+
+    def __getattribute__(self, name: str) -> Any:
+        return stop() if name in ("turns", "done") else super().__getattribute__(name)
+
+
+@pytest.mark.parametrize(
+    ("most", "words"),
+    [(fail, "KeyError: 'path'"), (stop, "SystemExit: 3"), (lambda: "5", "max_turns is str"), (lambda: None, "max_turns is NoneType")],
+)
+def test_a_bound_of_turns_that_is_none_costs_its_rollout(most: Callable[[], Any], words: str) -> None:
+    class Vague(Shelf):
+        max_turns = property(lambda self: most(), lambda self, value: None)  # pyright: ignore[reportAssignmentType]
+
+    bad, good = together(Vague())
+    assert (bad.ended, bad.reward, bad.ids, good.failure) == ("env_error", 0.0, (), "") and bad.failure.startswith(words)
+
+
+def endless() -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    schema["items"] = schema
+    return schema
+
+
+@pytest.mark.parametrize(
+    "offer",
+    [
+        {"parameters": None},
+        {"parameters": "x"},
+        {"parameters": {"a": {1, 2}}},
+        {"parameters": {"a": {"type": object}}},
+        {"parameters": {1: "a"}},
+        {"parameters": {"a": float("nan")}},
+        {"parameters": {"a": 10**5000}},
+        {"parameters": endless()},
+        {"name": None},
+        {"description": 5},
+    ],
+)
+def test_a_tool_that_cannot_be_offered_costs_its_rollout(offer: dict[str, Any]) -> None:
+    bad, good = together(Shelf(tools=(ToolSpec(**{"name": "t", **offer}),)))
+    assert (bad.ended, bad.ids, good.failure) == ("env_error", (), "") and " tool" in bad.failure
+
+
+def test_the_words_of_a_tool_are_cleaned_and_its_schema_stays(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"n": {"enum": [1, 2.5, None, True, "\x1b[2J"]}}}
+    (tool,) = together(Shelf(tools=(ToolSpec(name="t", description="d\x1b\ud800", parameters=schema),)))[0].session.tools
+    assert tool == ToolSpec(name="t", description="d␛�", parameters={**schema, "properties": {"n": {"enum": [1, 2.5, None, True, "␛[2J"]}}})
+
+
+@pytest.mark.parametrize(
+    "measures", [{"a": "many"}, {"a": None}, {"a": float("nan")}, {"a": float("inf")}, {"a": 10**400}, {1: 2.0}, [1], None]
+)
+def test_measures_that_cannot_be_added_up_cost_their_rollout(measures: Any) -> None:
+    class Odd(Shelf):
+        def measures(self) -> Any:
+            return measures
+
+    bad, good = together(Odd())
+    assert (bad.ended, bad.reward, bad.measures, good.failure) == ("env_error", 0.0, {}, "") and bad.failure
+    assert behaviour([bad, good])["rollouts/message_tokens"] > 0
+
+
+def test_one_opening_that_is_too_long_costs_its_rollout_and_all_of_them_the_run() -> None:
+    class Long(Shelf):
+        def open(self) -> Opening:
+            return Opening(turns=(Turn(role="user", author=HUMAN, blocks=(Text("go " * 9000),)),), tools=())
+
+    meter = Meter()
+    bad, good = together(Long(), meter=meter)
+    assert (bad.ended, bad.reward, bad.ids, good.failure, meter.num_lost) == ("env_error", 0.0, (), "", 1)
+    assert bad.failure.startswith("the opening has 180") and bad.failure.endswith("tokens, max_context_tokens is 4096")
+    options = Sampling(max_new_tokens=6, max_context_tokens=4096, batch_episodes=1)
+    envs = [Long("one"), Long("two")]
+    with pytest.raises(ConfigError, match="the opening has"):
+        sample_rollouts(tiny(len(QWEN.tokenizer)), envs, renderer=QWEN, settings=options, author="tiny")
+    assert [env.closed for env in envs] == [1, 1]
 
 
 # ---- the policy ----

@@ -12,6 +12,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from composer_replication.core.config.hint import HintSettings
 from composer_replication.core.config.student import LoraSettings, StudentSettings
 from composer_replication.core.config.train import TrainSettings
 from composer_replication.core.errors import ConfigError, StoppedError
@@ -115,7 +116,7 @@ def test_a_run_stops_where_the_clip_is_the_signal() -> None:
         for step in range(4):
             line = train_step(trainer, EXAMPLES, [], step=step)
             assert line["hint/clipped"] == 1.0
-    assert step == 2 and caught.value.where in ("clipped", "dead")
+    assert step == 2 and caught.value.where == "clipped"
 
 
 def test_credit_at_its_bound_warns_at_once_and_stops_later() -> None:
@@ -137,6 +138,24 @@ def test_credit_at_its_bound_warns_at_once_and_stops_later() -> None:
 
 
 # ---- refusals ----
+
+
+@pytest.mark.parametrize(
+    ("unread", "by"),
+    [
+        ({"ema": 0.3}, 'teacher = "ema"'),
+        ({"trust": 0.3, "teacher": "live"}, 'teacher = "trust_region"'),
+        ({"beta": 0.2, "divergence": "taid"}, 'divergence = "jsd"'),
+        ({"taid": {"t_start": 0.1}}, 'divergence = "taid"'),
+        ({"entropy": {"tau": 0.1}}, 'divergence = "eopd" or "soft_gate"'),
+        ({"top_k": 5}, 'estimator = "top_k"'),
+        ({"bound": 0.2}, 'combination = "bounded"'),
+        ({"dead_zone": 0.2}, 'combination = "advantage" or "bounded"'),
+    ],
+)
+def test_a_control_that_nothing_would_read_is_refused(unread: dict[str, Any], by: str) -> None:
+    with pytest.raises(ValueError, match=f"only read with {by}"):
+        HintSettings.model_validate(unread)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,10 @@ def test_what_shares_a_trunk_is_counted() -> None:
     assert found == Sharing(sites=len(data[0][0].hints), pairs=len(data[1]), pairs_alone=1)
     assert "1 pairs bring a context of their own" in found.text()
     assert sharing([], [make_pair(0)]).pairs_alone == 1
+    (whole,) = data[0]
+    for prefix_ids, alone in ((whole.ids[:9], 0), ((*whole.ids[:9], 1 + whole.ids[9]), 1)):  # a single other token is a context of its own
+        pair = replace(make_pair(0), session_id=whole.session_id, prefix_ids=prefix_ids)
+        assert sharing([whole], [pair]).pairs_alone == alone
 
 
 # ---- where a tree is not exact ----

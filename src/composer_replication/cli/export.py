@@ -45,7 +45,7 @@ def export(run: str = "", /, *, to: Path | None = None, adapter: bool = False, m
         raise UsageError("--adapter and --merged are two forms", fix="give one of them")
     for package in ("torch", "transformers"):
         need(package, extra="train")
-    from composer_replication.cli.export_student import write_student
+    from composer_replication.evaluation.export import write_student
     from composer_replication.evaluation.players import player_of
 
     folder = open_run(run_folder(job, run))

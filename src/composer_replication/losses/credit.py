@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from composer_replication.losses.divergence import logprobs, match_logits
+from composer_replication.losses.sampled import held
 
 Combination = Literal["additive", "convex", "advantage", "bounded"]
 
@@ -62,7 +63,7 @@ def hint_evidence(student_logp_N: Tensor, teacher_logp_N: Tensor) -> Tensor:
     >>> hint_evidence(torch.tensor([-2.0]), torch.tensor([-0.5])).tolist()
     [1.5]
     """
-    return (teacher_logp_N - student_logp_N).detach()
+    return (held(teacher_logp_N) - held(student_logp_N)).detach()
 
 
 def contrast_evidence(right_logp_N: Tensor, wrong_logp_KN: Tensor) -> Tensor:
@@ -77,7 +78,7 @@ def contrast_evidence(right_logp_N: Tensor, wrong_logp_KN: Tensor) -> Tensor:
     """
     if wrong_logp_KN.ndim != right_logp_N.ndim + 1 or wrong_logp_KN.shape[0] == 0 or wrong_logp_KN.shape[1:] != right_logp_N.shape:
         raise ValueError(f"wrong hints' log-probs {tuple(wrong_logp_KN.shape)} are not K times the right one's {tuple(right_logp_N.shape)}")
-    return (right_logp_N - (torch.logsumexp(wrong_logp_KN, dim=0) - math.log(wrong_logp_KN.shape[0]))).detach()
+    return (held(right_logp_N) - (torch.logsumexp(held(wrong_logp_KN), dim=0) - math.log(wrong_logp_KN.shape[0]))).detach()
 
 
 def contrast_target(

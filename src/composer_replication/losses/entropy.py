@@ -18,6 +18,7 @@ from torch import Tensor
 
 from composer_replication.losses.divergence import kl_student_teacher, kl_teacher_student, logprobs, match_logits
 from composer_replication.losses.policy import token_logprobs
+from composer_replication.losses.sampled import held
 from composer_replication.losses.surrogates import ppo_clip
 from composer_replication.losses.topk import topk_divergence
 
@@ -71,12 +72,12 @@ def eopd_paper(
     else:
         if sampled_logp_N is None:
             raise ValueError("ids_N needs sampled_logp_N: the log-probs under which the tokens were sampled")
-        sampled_logp_N = sampled_logp_N.detach()
+        sampled_logp_N = held(sampled_logp_N.detach())
         ours_NV, theirs_NV = match_logits(student_NV, teacher_NV.detach(), temperature=temperature, vocab=vocab)
         work = torch.promote_types(torch.promote_types(ours_NV.dtype, theirs_NV.dtype), torch.float32)
         logp_N = token_logprobs(ours_NV.to(work) / temperature, ids_N)
         teacher_logp_N = token_logprobs(theirs_NV.to(work) / temperature, ids_N)
-        first_N = ppo_clip(logp_N, sampled_logp_N, teacher_logp_N - sampled_logp_N, clip_low=clip, clip_high=clip)
+        first_N = ppo_clip(logp_N, sampled_logp_N, held(teacher_logp_N) - sampled_logp_N, clip_low=clip, clip_high=clip)
     return first_N + alpha * torch.where(gate_N, part_N, 0.0)
 
 

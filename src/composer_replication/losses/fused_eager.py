@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 LOG2E, LN2 = 1.0 / math.log(2.0), math.log(2.0)
-# Where the student's exponents are held in a JSD, base 2: p_s is never 0 and p_t / p_s never infinite.
+# Where the exponents of both are held in a JSD, base 2: p_s is never 0, p_t / p_s never infinite, and equal rows stay equal.
 FLOORS = {torch.float32: -100.0, torch.float64: -900.0}
 _MAX_LOG_RATIO, _MAX_EXPONENT = 1e4, 80.0  # those of losses/divergence.py
 
@@ -62,7 +62,7 @@ def _jsd(z_RV: Tensor, t_RV: Tensor, scratch: Tensor, beta: float, want: bool) -
     L, and a divergence of 1e-5 would feel it as 1 %. The gradient is -(1 - beta) (x / X) (L + KL(p_s || m)).
     """
     z_RV.sub_(z_RV.amax(-1, keepdim=True)).clamp_(min=FLOORS[z_RV.dtype])
-    t_RV.sub_(t_RV.amax(-1, keepdim=True))
+    t_RV.sub_(t_RV.amax(-1, keepdim=True)).clamp_(min=FLOORS[t_RV.dtype])
     x_RV, y_RV = torch.exp2(z_RV, out=scratch[0]), torch.exp2(t_RV, out=scratch[1])
     x_R1, y_R1 = x_RV.sum(-1, keepdim=True), y_RV.sum(-1, keepdim=True)
     torch.div(y_RV, x_RV, out=z_RV)

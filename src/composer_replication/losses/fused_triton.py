@@ -103,7 +103,7 @@ def _tile(z_ptr, t_ptr, column, vocab, z_max, z_lse, t_max, t_lse, BETA: tl.cons
     z = tl.load(z_ptr + column, mask=inside, other=-float("inf")) - z_max
     t = tl.load(t_ptr + column, mask=inside, other=-float("inf")) - t_max
     if BETA == 2:
-        ps, pt = tl.exp2(tl.maximum(z, _FLOOR) - z_lse), tl.exp2(t - t_lse)
+        ps, pt = tl.exp2(tl.maximum(z, _FLOOR) - z_lse), tl.exp2(tl.maximum(t, _FLOOR) - t_lse)
         apart = tl.maximum(pt / ps - 1.0, _LOWEST)
     else:
         z, t = z - z_lse, t - t_lse

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 MAX_LOG_RATIO = 20.0
+LEAST_LOGP = -1e4
+"""Where a log-prob of -inf is held before it is compared with another: that of losses/divergence.py, so that every loss is finite."""
 Estimator = Literal["k1", "k2", "k3", "abs"]
 
 
@@ -22,7 +24,16 @@ def log_ratio(logp_N: Tensor, sampled_logp_N: Tensor) -> Tensor:
     >>> log_ratio(torch.tensor([-1.0, 0.0]), torch.tensor([-1.5, -200.0])).tolist()
     [0.5, 20.0]
     """
-    return (logp_N - sampled_logp_N.detach()).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return (held(logp_N) - held(sampled_logp_N.detach())).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+
+
+def held(logp_N: Tensor) -> Tensor:
+    """Log-probs not below LEAST_LOGP: a token that cannot occur costs much and gives no gradient, and two of them differ by nothing.
+
+    >>> held(torch.tensor([-2.0, -torch.inf])).tolist()
+    [-2.0, -10000.0]
+    """
+    return logp_N.clamp(min=LEAST_LOGP)
 
 
 def ratio(logp_N: Tensor, sampled_logp_N: Tensor) -> Tensor:
@@ -51,7 +62,8 @@ def sampled_token(student_logp_N: Tensor, teacher_logp_N: Tensor) -> Tensor:
 
     Unbiased only for tokens that the student itself sampled. The same in TRL, lasgroup/SDPO and OPSD. Report k3, not this value.
     """
-    return (student_logp_N - teacher_logp_N).detach() * student_logp_N
+    student_logp_N = held(student_logp_N)
+    return (student_logp_N - held(teacher_logp_N)).detach() * student_logp_N
 
 
 def kl_estimate(logp_N: Tensor, ref_logp_N: Tensor, *, kind: Estimator, straight_through: bool = False) -> Tensor:
@@ -65,7 +77,7 @@ def kl_estimate(logp_N: Tensor, ref_logp_N: Tensor, *, kind: Estimator, straight
     The gradient of k1 has mean 0 and that of k3 belongs to KL(reference || policy): only k2's is the one of KL(policy || reference).
     `straight_through` keeps the value and takes k2's gradient (verl's "+"). TRL's bias correction is `ratio(...) * kl_estimate(...)`.
     """
-    d_N = ref_logp_N.detach() - logp_N
+    d_N = held(ref_logp_N.detach()) - held(logp_N)
     if kind == "k3":
         held_N = d_N.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
         value_N = torch.expm1(held_N) - held_N

@@ -20,7 +20,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from composer_replication.losses.sampled import MAX_LOG_RATIO, log_ratio, ratio, sequence_means, sequence_sums
+from composer_replication.losses.sampled import MAX_LOG_RATIO, held, log_ratio, ratio, sequence_means, sequence_sums
 
 
 def ppo_clip(
@@ -57,9 +57,9 @@ def sequence_ratio(
     `gradient`: "sequence" lets it flow through the mean (TRL); "token" detaches the mean and lets it flow through the token's own
     log-prob (verl, GSPO-token). Where all advantages of a sequence are equal and none is clipped, the sums over it agree.
     """
-    mean_N = sequence_means(logp_N - sampled_logp_N.detach(), sequence_N, num_sequences=num_sequences)[sequence_N]
+    mean_N = sequence_means(held(logp_N) - held(sampled_logp_N.detach()), sequence_N, num_sequences=num_sequences)[sequence_N]
     if gradient == "token":
-        mean_N = logp_N - logp_N.detach() + mean_N.detach()
+        mean_N = held(logp_N) - held(logp_N.detach()) + mean_N.detach()
     elif gradient != "sequence":
         raise ValueError(f"gradient is 'sequence' or 'token', not {gradient!r}")
     return torch.exp(mean_N.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
@@ -149,7 +149,7 @@ def off_policy_keep(
     >>> off_policy_keep(now, then, torch.tensor([-1.0, -1.0]), torch.tensor([0, 1]), num_sequences=2, threshold=0.5).tolist()
     [False, True]
     """
-    drift_S = sequence_means((sampled_logp_N - logp_N).detach(), sequence_N, num_sequences=num_sequences)
+    drift_S = sequence_means((held(sampled_logp_N) - held(logp_N)).detach(), sequence_N, num_sequences=num_sequences)
     return (advantage_N >= 0) | (drift_S[sequence_N] <= threshold)
 
 
@@ -159,8 +159,8 @@ def _by_sign(positive_N: Tensor, yes: float, no: float, like_N: Tensor) -> Tenso
 
 
 def _reinforced(slope_N: Tensor, logp_N: Tensor) -> Tensor:
-    """slope * logp, and exactly 0 where the slope is 0: 0 times a log-prob of -inf is no number."""
-    return torch.where(slope_N == 0, 0.0, slope_N * logp_N)
+    """slope * logp, of a token that cannot occur with its log-prob held: 0 times -inf is no number."""
+    return slope_N * held(logp_N)
 
 
 def _clipped_surrogate(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from composer_replication.losses.sampled import ratio
+from composer_replication.losses.sampled import held, ratio
 
 
 def dppo(
@@ -48,7 +48,7 @@ def reference_kl(logp_N: Tensor, sampled_logp_N: Tensor, ref_logp_N: Tensor, *, 
     >>> p = torch.tensor([0.5]).log(); round(reference_kl(p, p, torch.tensor([0.25]).log()).item(), 4)  # the reference wants less
     0.6931
     """
-    advantage_N = (ref_logp_N - logp_N).detach()
+    advantage_N = (held(ref_logp_N) - held(logp_N)).detach()
     return _masked(logp_N, sampled_logp_N, advantage_N, _moved(logp_N, sampled_logp_N) >= -threshold, kl_tau)
 
 
@@ -58,4 +58,4 @@ def _moved(logp_N: Tensor, sampled_logp_N: Tensor) -> Tensor:
 
 def _masked(logp_N: Tensor, sampled_logp_N: Tensor, advantage_N: Tensor, keep_N: Tensor, kl_tau: float) -> Tensor:
     gain_N = torch.where(keep_N, ratio(logp_N, sampled_logp_N) * advantage_N, 0.0)
-    return kl_tau * (logp_N - sampled_logp_N.detach()).square() - gain_N
+    return kl_tau * (held(logp_N) - held(sampled_logp_N.detach())).square() - gain_N

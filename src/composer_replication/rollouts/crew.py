@@ -6,7 +6,8 @@
     second.failure                  # Failure(late=True, words="no answer within 5 s")
 
 A thread cannot be killed: one whose job is late is left behind with it, as a daemon, and replaced. Errors of this package pass
-through, since they are words to the user (a sandbox that is not safe); every other exception is a failure of its job.
+through, since they are words to the user (a sandbox that is not safe); whatever else is raised, sys.exit() and its like too, is a
+failure of its job. The user's own Ctrl-C is raised in the main thread and nowhere else: there a KeyboardInterrupt goes on at once.
 """
 
 from __future__ import annotations
@@ -55,35 +56,44 @@ class Job(Generic[T]):
     begun_s: float = 0.0
     value: T | None = None
     error: BaseException | None = None
+    words: str = ""
 
     def do(self) -> None:
-        """Carry it out and keep what came of it."""
+        """Carry it out and keep what came of it; the words of an exception are foreign code as well, so they are had here, in time."""
         self.begun_s = time.monotonic()
         self.begun.set()
-        with _Kept(self):
+        with _Kept() as kept:
             self.value = self.call()
+        self.error = kept.error
+        if self.error is not None:
+            self.words = _words(self.error)
         self.done.set()
 
     def outcome(self) -> Outcome[T]:
-        """The value or the failure; raises an error of this package, and what is no Exception, as it is."""
+        """The value or the failure; raises an error of this package as it is."""
         if self.error is None:
             return Outcome(value=self.value)
-        if isinstance(self.error, ComposerError) or not isinstance(self.error, Exception):
+        if isinstance(self.error, ComposerError):
             raise self.error
-        return Outcome(failure=Failure(late=False, words=_words(self.error)))
+        return Outcome(failure=Failure(late=False, words=self.words))
 
 
 class _Kept:
-    """Keeps whatever a job raises: the border behind which code is not ours, so no exception of it may go on in a worker thread."""
+    """Keeps whatever its block raises: the border behind which code is not ours, so no exception of it may go on.
 
-    def __init__(self, job: Job[Any]) -> None:
-        self.job = job
+    Only a KeyboardInterrupt in the main thread does: it is the user's Ctrl-C, or cannot be told from it.
+    """
 
-    def __enter__(self) -> None:
-        return None
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
-        self.job.error = error
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            return False
+        self.error = error
         return error is not None
 
 
@@ -162,8 +172,10 @@ def _until_told(jobs: queue.SimpleQueue[Job[Any] | None]) -> None:
         job.do()
 
 
-def _words(error: Exception) -> str:
+def _words(error: BaseException) -> str:
     """The name and the first words of an exception; its text is foreign, so it may itself fail to be had."""
-    job = Job(lambda: str(error))
-    job.do()
-    return f"{type(error).__name__}: {job.value or ''}"[:MAX_WORDS]
+    words = text = ""
+    with _Kept():
+        words = f"{type(error).__name__}: "
+        text = f"{error}"
+    return f"{words}{text}"[:MAX_WORDS]

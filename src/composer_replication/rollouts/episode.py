@@ -39,7 +39,7 @@ from composer_replication.core.trace import (
     ToolSpec,
     Turn,
 )
-from composer_replication.rollouts.border import FaultError, checked_opening, checked_reply, clean_text
+from composer_replication.rollouts.border import FaultError, checked_max_turns, checked_opening, checked_reply, checked_worth, clean_text
 from composer_replication.rollouts.crew import MAX_WORDS, Job, Outcome
 from composer_replication.rollouts.envs.env import Env, Opening, Reply
 from composer_replication.rollouts.meter import Meter
@@ -129,6 +129,9 @@ class Episode:
         self.ids: list[int] = []
         self.ended: Ended | None = None
         self.failure = ""
+        self.max_turns = 0
+        self.no_room: ConfigError | None = None
+        self._logged = False
         self.num_written = self.num_sampled = self.num_cut = self.num_malformed = self.num_refused = self._num_calls = 0
         self.asked: Turn | None = None
         self._num_said = 0
@@ -142,13 +145,18 @@ class Episode:
         return most - self.num_sampled if most else 2**31
 
     def check_room(self, max_context_tokens: int) -> None:
-        """Raise ConfigError where the opening alone leaves the student nothing to write in."""
-        if len(self.ids) >= max_context_tokens:
-            raise ConfigError(
-                f"the opening has {len(self.ids)} tokens, max_context_tokens is {max_context_tokens}",
-                where=self.env.task_id,
-                fix="raise max_context_tokens or shorten the tools and the task",
-            )
+        """End as lost where the opening alone leaves the student nothing to write in; `no_room` then says so for a whole batch of such.
+
+        An opening of a log is this package's own, and so is the fault: there ConfigError is raised at once.
+        """
+        if len(self.ids) < max_context_tokens:
+            return
+        what = f"the opening has {len(self.ids)} tokens, max_context_tokens is {max_context_tokens}"
+        self.no_room = ConfigError(what, where=self.env.task_id, fix="raise max_context_tokens or shorten the tools and the task")
+        if self._logged:
+            raise self.no_room
+        self._lose(what)
+        self.ids.clear()  # nobody reads them
 
     def take(self, ids: Sequence[int], logprobs: Sequence[float], *, ended: bool, max_context_tokens: int) -> None:
         """`say`, the environment's answer in this thread, `hear`."""
@@ -185,11 +193,11 @@ class Episode:
             return self._lose(outcome.failure.words, late=outcome.failure.late)
         reply = Reply(turns=(), done=False)
         if asked is not None:
-            try:
-                given = outcome.value if outcome is not None else None
-                reply = checked_reply(given, calls=[call.id for call in asked.calls], limits=self.limits)
-            except FaultError as fault:
-                return self._lose(str(fault))
+            given = outcome.value if outcome is not None else None
+            calls = [call.id for call in asked.calls]
+            if (checked := self._checked(lambda: checked_reply(given, calls=calls, limits=self.limits))) is None:
+                return
+            reply = checked
         reply = self._with_errors(message, reply)
         self.turns.extend(reply.turns)
         if reply.done:
@@ -197,7 +205,7 @@ class Episode:
             return
         if not reply.turns:
             return self._lose("the environment neither answered nor ended the episode")
-        most = min(self.env.max_turns, self.limits.max_turns or self.env.max_turns)
+        most = min(self.max_turns, self.limits.max_turns or self.max_turns)
         if self.num_written >= most or self.room <= 0:
             self.ended = "max_turns" if self.num_written >= most else "max_sampled"
             return
@@ -259,16 +267,28 @@ class Episode:
         """Read the opening; an environment that has none ends the episode before its first message."""
         if opened.failure is not None:
             return self._lose(opened.failure.words, late=opened.failure.late)
-        try:
-            opening = checked_opening(opened.value, limits=self.limits)
-            if self.env.max_turns < 1:
-                raise FaultError("max_turns is below 1, so the student may not write")
-        except FaultError as fault:
-            return self._lose(str(fault))
-        self.tools = opening.tools
+        given = opened.value
+        opening = self._checked(lambda: checked_opening(given, limits=self.limits))
+        most = self._checked(lambda: checked_max_turns(self.env.max_turns)) if opening is not None else None
+        if opening is None or most is None:
+            return
+        self.tools, self.max_turns, self._logged = opening.tools, most, opening.logged
         self.turns = list(opening.turns)
         with self.meter.timing("render"):
             self.ids = list(self.voice.renderer.reply(self.turns, _PROBE, tools=self.tools)[0])
+
+    def _checked(self, check: Callable[[], T]) -> T | None:
+        """What a check of the border lets through, else None and the episode is lost.
+
+        Whatever foreign objects do while they are looked at - a property that raises, an `==` that exits - is a fault like what they say.
+        """
+        job = Job(check)
+        job.do()
+        outcome = job.outcome()
+        if outcome.failure is None:
+            return outcome.value
+        self._lose(str(job.error) if isinstance(job.error, FaultError) else outcome.failure.words)
+        return None
 
     def _lose(self, words: str, *, late: bool = False) -> None:
         self.ended, self.failure = ("env_timeout" if late else "env_error"), _shown(words)
@@ -280,11 +300,11 @@ class Episode:
         if worth.failure is not None or worth.value is None:
             self._lose(worth.failure.words if worth.failure else "no reward", late=bool(worth.failure and worth.failure.late))
             return 0.0, {}
-        reward, measures = worth.value
-        if not isinstance(reward, (int, float)) or not 0.0 <= reward <= 1.0:
-            self._lose(f"the reward is {reward!r}, not a number from 0 to 1"[:MAX_WORDS])
+        given = worth.value
+        if (checked := self._checked(lambda: checked_worth(*given))) is None:
             return 0.0, {}
-        return (0.0 if self.ended in _NO_REWARD else float(reward)), dict(measures)
+        reward, measures = checked
+        return (0.0 if self.ended in _NO_REWARD else reward), measures
 
     def _message(self, ids: tuple[int, ...], logprobs: tuple[float, ...], *, ended: bool) -> tuple[Turn, dict[str, str]]:
         """The message as a turn, and by call id the words that answer a call which does not reach the environment."""

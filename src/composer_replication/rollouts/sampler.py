@@ -55,9 +55,10 @@ def sample_rollouts(
     `author` is the student's name on its turns. `label` begins the sessions' ids and enters the seed, e.g. "step-12:", so that the
     same tasks give new episodes; the n-th environment of one task is session `label task:n`. `version` names the weights, e.g. the number
     of steps they have taken; a served model says its own. The model is left in the mode it was in.
-    Raises ConfigError (a template whose calls cannot be read, an opening longer than the context), AlignmentError (a template that
-    rewrites what came earlier), StoppedError (logits that are not finite), DataError (a server that cannot be reached, or does not say
-    which tokens it sampled; one that leaves single requests unanswered costs their episodes).
+    Raises ConfigError (a template whose calls cannot be read; openings that are all longer than the context, while one among others
+    costs its own rollout; the context of a log that is longer), AlignmentError (a template that rewrites what came earlier),
+    StoppedError (logits that are not finite), DataError (a server that cannot be reached, or does not say which tokens it sampled; one
+    that leaves single requests unanswered costs their episodes).
     """
     voice = Voice.of(renderer, author=author, parser=parser)
     meter = meter if meter is not None else Meter()
@@ -71,6 +72,7 @@ def sample_rollouts(
     size = settings.batch_episodes if served or holds_ragged_rows(model) else 1
     names = _names(envs, label)
     rollouts: list[Rollout] = []
+    no_room: list[ConfigError | None] = []
     with ExitStack() as stack, meter.timing("total"):
         crew = stack.enter_context(Crew(num_threads=settings.limits.tool_threads))
         left = list(envs)  # what is not closed yet, in place
@@ -80,10 +82,13 @@ def sample_rollouts(
             part = slice(start, start + size)
             batch = _opened(crew, envs[part], names[part], voice=voice, settings=settings, meter=meter)
             _play(model, batch, stop=stop, settings=settings, crew=crew)
+            no_room += [episode.no_room for episode in batch]
             worth = _ask(crew, batch, [episode.judge for episode in batch])
             rollouts += [episode.finish(worth=found, version=version) for episode, found in zip(batch, worth, strict=True)]
             _close(crew, left[: len(batch)], settings)
             del left[: len(batch)]
+    if no_room and no_room[0] is not None and None not in no_room:
+        raise no_room[0]
     _count(meter, rollouts)
     meter.num_left_behind += crew.num_left_behind
     return rollouts
@@ -118,9 +123,9 @@ def _close(crew: Crew, envs: Sequence[Env], settings: Sampling) -> None:
 
 def _play(model: Any, episodes: Sequence[Episode], *, stop: frozenset[int], settings: Sampling, crew: Crew) -> None:
     """Run a batch to the end of its last episode."""
-    live = [episode for episode in episodes if episode.ended is None]
-    for episode in live:
+    for episode in episodes:
         episode.check_room(settings.max_context_tokens)
+    live = [episode for episode in episodes if episode.ended is None]
     cache = None if isinstance(model, ServedModel) or not live else RaggedCache(model, num_rows=len(live))
     while live:
         room = [min(settings.max_new_tokens, settings.max_context_tokens - len(e.ids), e.room) for e in live]

@@ -160,6 +160,10 @@ def training_settings(config: Config) -> dict[str, Any]:
 
 def check_resume(state: Mapping[str, Any], *, settings: Mapping[str, Any], identity: Mapping[str, str], accept_changes: bool) -> list[str]:
     """The settings that changed since the checkpoint; raises where they were not accepted, or data or start weights differ."""
+    changed = diff_settings(state["settings"], settings)
+    if changed and not accept_changes:  # first: other data may only be what other settings made of it
+        fix = "resume with the flags and settings that the run was started with (its command.txt), or with --accept-changes"
+        raise ConfigError("settings changed since the checkpoint: " + "; ".join(changed), fix=fix)
     if state["data_sha256"] != identity["data_sha256"]:
         raise DataError("the examples or pairs are not those of this run", fix="start a new run, or build the same examples again")
     if state["start_sha256"] != identity["start_sha256"]:
@@ -167,7 +171,4 @@ def check_resume(state: Mapping[str, Any], *, settings: Mapping[str, Any], ident
             "the student's start weights are not those of this run: the frozen teacher would be another model",
             fix="load the student that the run started from",
         )
-    changed = diff_settings(state["settings"], settings)
-    if changed and not accept_changes:
-        raise ConfigError("settings changed since the checkpoint: " + "; ".join(changed), fix="resume with --accept-changes, or undo them")
     return changed

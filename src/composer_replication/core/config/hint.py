@@ -44,7 +44,8 @@ class HintSettings(Settings):
     """Its share; under combination "convex" the policy gets the rest of 1, under "advantage" and "bounded" what evidence is times."""
     divergence: Literal["kl(student, teacher)", "kl(teacher, student)", "jsd", "taid", "eopd", "soft_gate"] = "jsd"
     """"taid" = cross-entropy with a mixture that moves to the teacher; "eopd" = entropy-aware OPD as published (with estimator
-    "sampled_token" its first term is the paper's own); "soft_gate" = both KLs mixed by the teacher's entropy."""
+    "sampled_token" its first term is the paper's own, on-policy: the ratio is 1 and its clip never acts); "soft_gate" = both KLs mixed
+    by the teacher's entropy."""
     beta: float = Field(default=0.5, ge=0.0, le=1.0)
     """Weight of the teacher in the mixture of jsd; 0 is kl(teacher, student), 1 is kl(student, teacher). Read by jsd alone."""
     estimator: Literal["full", "top_k", "sampled_token"] = "full"
@@ -115,6 +116,20 @@ class HintSettings(Settings):
         for broken, words in rules:
             if broken:
                 raise ValueError(words)
+        for name, read, where in (
+            ("ema", self.teacher == "ema", 'teacher = "ema"'),
+            ("trust", self.teacher == "trust_region", 'teacher = "trust_region"'),
+            ("beta", self.divergence == "jsd", 'divergence = "jsd"'),
+            ("taid", self.divergence == "taid", 'divergence = "taid"'),
+            ("entropy", self.divergence in ("eopd", "soft_gate"), 'divergence = "eopd" or "soft_gate"'),
+            ("top_k", self.estimator == "top_k", 'estimator = "top_k"'),
+            ("support", self.estimator == "top_k", 'estimator = "top_k"'),
+            ("rest", self.estimator == "top_k", 'estimator = "top_k"'),
+            ("bound", self.combination == "bounded", 'combination = "bounded"'),
+            ("dead_zone", self.is_credit, 'combination = "advantage" or "bounded"'),
+        ):
+            if not read and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} is set, and only read with {where}; leave it out, or set {where}")
         if self.is_credit and (unread := self._without_a_loss()):
             what = f'with combination = "{self.combination}" the hint has no loss of its own: {", ".join(unread)} would not be read'
             raise ValueError(f"{what}; leave them out, or set combination = additive")
