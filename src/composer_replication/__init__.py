@@ -42,6 +42,7 @@ _HOMES: dict[str, str] = {
     "data.teachers.asking": "Asker",
     "data.teachers.ledger": "Ledger",
     "data.teachers.openai_compatible": "OpenAICompatible",
+    "data.teachers.scripted": "Scripted",
     "rollouts.local_teacher": "LocalTeacher",
     "data.curate.curator": "Curator",
     "data.curate.recipe": "load_recipe",
