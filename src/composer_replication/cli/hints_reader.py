@@ -55,7 +55,7 @@ def _of_reader(job: Job) -> Any:
 
 
 def _estimate(job: Job, teacher: Teacher, sessions: list[Session]) -> int:
-    redactor, settings = job.redactor(), job.config.hints.reader
+    redactor, settings = job.redactor(make=False), job.config.hints.reader
     requests = [request for session in sessions for _, request in requests_of(session, settings=settings, redactor=redactor)]
     usd = sum(worst_usd(teacher, request) for request in requests)
     job.screen.line(f" {len(requests)} readings by {teacher.name} would cost at most ${usd:.4f}; nothing was sent")

@@ -114,9 +114,12 @@ class Job:
         """The folder of run directories."""
         return self.work / "runs"
 
-    def redactor(self) -> Redactor:
-        """What everything that leaves this machine goes through: the user's own words too, and names by the key of this work folder."""
-        return Redactor(words=self.config.ingest.redact_words, key=store_key(self.work, make=not self.dry_run))
+    def redactor(self, *, make: bool = True) -> Redactor:
+        """What everything that leaves this machine goes through: the user's own words too, and names by the key of this work folder.
+
+        With `make=False`, or where nothing is written, a key that is not there yet is not made.
+        """
+        return Redactor(words=self.config.ingest.redact_words, key=store_key(self.work, make=make and not self.dry_run))
 
     def command(self, verb: str) -> str:
         """A command line for another verb on the same work folder and settings."""

@@ -59,7 +59,7 @@ def replay(*, estimate: bool = False, max_usd: float | None = None, resume: bool
 
 def _estimate(job: Job, plan: Plan) -> int:
     bought = bought_keys(job.work / LEDGER_NAME)
-    how = {"settings": plan.settings, "bought": bought, "redactor": job.redactor()}
+    how = {"settings": plan.settings, "bought": bought, "redactor": job.redactor(make=False)}
     bill = estimate_bill(plan.sessions, plan.teachers, steps=plan.steps, **how)
     numbers = say_bill(job, bill, plan.settings)
     wrote = [job.answers, job.preferences, job.anchors] if job.dry_run else []

@@ -50,6 +50,17 @@ def test_states_in_actions_out(tmp_path: Path) -> None:
         assert asyncio.run(replay_trace(max_total_usd=0.0, **how)) == actions and len(endpoint.seen) == 4
 
 
+def test_a_state_with_a_secret_is_bought_once_and_goes_out_without_it(tmp_path: Path) -> None:
+    """The name that stands for a secret is the same in the next call, or the request would be another one."""
+    secret = "AKIA" + "Q7ZP3MX2L2WK5RT4"
+    states = [TraceState("s1:1", [{"role": "user", "content": f"The key is {secret}."}], STATES[1].student_action)]
+    with Endpoint() as endpoint:
+        how = {"states": states, "teachers": {"ash": settings(endpoint.url, "maker/ash")}, "tools": TOOLS, "ledger": tmp_path}
+        actions = asyncio.run(replay_trace(max_total_usd=0.1, **how))
+        assert asyncio.run(replay_trace(max_total_usd=0.0, **how)) == actions and len(endpoint.seen) == 1
+        assert secret not in str(endpoint.seen[0].body) and "[REDACTED:" in str(endpoint.seen[0].body)
+
+
 def test_the_ceiling_is_not_overshot_and_an_unusable_answer_is_left_out() -> None:
     with Endpoint() as endpoint:
         teachers = {"ash": settings(endpoint.url, "maker/ash")}

@@ -21,6 +21,7 @@ from typing import Any
 from composer_replication.core.config.teachers import TeacherSettings
 from composer_replication.core.errors import ConfigError, TeacherError
 from composer_replication.core.guide import TraceState
+from composer_replication.core.pseudonyms import store_key
 from composer_replication.core.redact import Redactor
 from composer_replication.core.teacher import Request, Teacher
 from composer_replication.core.trace import Segment, Session, SourceRef, ToolSpec
@@ -46,18 +47,20 @@ async def replay_trace(
     """What each teacher would have done at each state: state id -> teacher's name -> its message in the shape of a chat response.
 
     `teachers` are settings by name, whose keys come from the environment, or teachers of your own. `ledger` is a folder or file that keeps
-    the answers; without one they are forgotten. A ceiling of 0 pays for nothing. Raises BudgetError at the ceiling, TeacherError for a key
-    or model that is not accepted.
+    the answers, and beside it `redaction.key`, by which secrets are named; without one they are forgotten. A ceiling of 0 pays for nothing.
+    Raises BudgetError at the ceiling, TeacherError for a key or model that is not accepted.
     """
     async with AsyncExitStack() as stack:
         path = Path(ledger) if ledger is not None else Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        book = stack.enter_context(Ledger(path / LEDGER_NAME if path.is_dir() else path, max_usd=max_total_usd))
+        file = path / LEDGER_NAME if path.is_dir() else path
+        book = stack.enter_context(Ledger(file, max_usd=max_total_usd))
         named = teachers if isinstance(teachers, Mapping) else {}
         asked = [await stack.enter_async_context(_opened(name, one)) for name, one in named.items()]
         everyone: list[Teacher] = [*asked, *(() if isinstance(teachers, Mapping) else teachers)]
         if not everyone:
             raise ConfigError("no teacher", where="replay_trace(teachers=)", fix="leave it out, or name one")
-        asker, redactor = Asker(book, limits=limits_of(named.values())), Redactor()
+        asker = Asker(book, limits=limits_of(named.values()))
+        redactor = Redactor(key=store_key(file.parent))  # the names of secrets are part of a request: another key would buy it again
         requests = {state.state_id: _request(state, tools, redactor, max_tokens) for state in states}
         found: dict[str, dict[str, dict[str, Any]]] = {state_id: {} for state_id in requests}
 
