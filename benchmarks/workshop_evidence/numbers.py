@@ -27,6 +27,7 @@ from composer_replication.evaluation.stats import Resamples
 from composer_replication.evaluation.success import Played, is_success
 
 from .arms import ARMS, BEFORE
+from .sections import QUESTIONS
 
 Episodes = Mapping[str, Mapping[int, Sequence[Played]]]
 """Row -> seed of the training -> what that student played."""
@@ -92,6 +93,7 @@ def questions(names: Sequence[str]) -> list[tuple[str, str]]:
     asked += [(arm.like, name) for name, arm in ARMS.items() if arm.like and arm.like != AFTER]
     asked += [("preference", "clone"), *((a, "more_sft") for a in SINGLE)]
     asked += list(combinations(SINGLE, 2))
+    asked += [pair for _, pairs in QUESTIONS for pair in pairs]
     return [pair for pair in dict.fromkeys(asked) if pair[0] in names and pair[1] in names]
 
 

@@ -132,6 +132,7 @@ def test_with_json_every_verb_prints_one_object_and_nothing_else(shown: tuple[Pa
         "train": [["--dry-run", *SHORT]],
         "evaluate": [["after", "--dry-run"]],
         "report": [["--audit"], ["after"]],
+        "export": [["after", "--to", str(tmp_path / "exported")]],
         "show": [["session", "s001"], ["site", "s001"], ["example", "e001"], ["run", "after"]],
     }
     assert list(calls) == list(VERBS)

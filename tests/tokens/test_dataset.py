@@ -294,7 +294,7 @@ def test_a_pair_late_in_a_long_session_keeps_its_end_and_as_much_context_as_fits
     (pair,) = [item for item in items if isinstance(item, PreferencePair)]
     length = len(pair.prefix_ids) + max(len(pair.chosen_ids), len(pair.rejected_ids))
     text = renderer(*QWEN).codec.decode(pair.prefix_ids)
-    assert 450 < length <= 700
+    assert 350 < length <= 700  # the window of an example, whose trunk it shares, leaves at least half of the room
     assert "Please fix the failing test." in text and "Step 49." in text and "Step 20." not in text
 
 
