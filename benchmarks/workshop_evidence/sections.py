@@ -57,10 +57,10 @@ QUESTIONS: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (
 )
 NOTES: Mapping[str, str] = {
     "Which policy objective, at the same learning rate": "A step takes one gradient on its own fresh rollouts, so every ratio is 1 and no"
-    " clip acts: there `gspo` is `grpo` and `cispo` is `dapo`, by their formulas. What is compared is how advantages are scaled and summed.",
+    " clip acts: there `gspo` is `grpo` and `cispo` is `dapo`, by their formulas. What differs is how advantages are scaled and summed.",
     "Does TRL's trainer do what the reference loop does, at the same steps": "Not on the same episodes: TRL's environment has one set of"
-    " tools (no unseen names in training) and draws no further groups in the place of flat ones. On one frozen batch both give equal losses and"
-    " gradients (tests/backends).",
+    " tools (no unseen names in training) and draws no further groups in the place of flat ones. On one frozen batch both give equal"
+    " losses and gradients (tests/backends).",
 }
 """What has to be known before a question's answers are read."""
 REQUIRED = ((AFTER, 0.75), ("hint", 0.3))
