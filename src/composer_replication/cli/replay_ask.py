@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
 
 from composer_replication.cli.job import Job
 from composer_replication.cli.replay_plan import Plan
+from composer_replication.cli.replay_teachers import judge_settings
 from composer_replication.core.config.base import stage_seed
-from composer_replication.core.errors import ConfigError, DataError
+from composer_replication.core.errors import ComposerError, ConfigError, DataError
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import diff_settings
+from composer_replication.data.replay.agree import Place
+from composer_replication.data.replay.ask import failed_turns, place_of
 from composer_replication.data.replay.families import family_of
-from composer_replication.data.replay.gather import Gathered, gather
+from composer_replication.data.replay.gather import Gathered, gather, lookup
+from composer_replication.data.replay.judging import Judged, judge_places
 from composer_replication.data.teachers.asking import Asker
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
 from composer_replication.data.teachers.open import limits_of, named_teachers, patience_of
@@ -25,7 +32,7 @@ PLAN = "replay_plan.json"
 def check_plan(job: Job, plan: Plan, *, resume: bool) -> None:
     """Before money is spent: there is a ceiling, and with --resume nothing has changed since the replay was begun. Notes what is asked."""
     path, settings = job.work / PLAN, plan.settings
-    paid = [teacher.name for teacher in plan.teachers if not teacher.price.free]
+    paid = [teacher.name for teacher in plan.everybody if not teacher.price.free]
     if paid and not settings.max_usd:
         fix = "see what it would cost: recompose replay --estimate; then: recompose replay --max-usd 2"
         raise ConfigError(f"{paid[0]} is paid, and there is no ceiling", where="replay.max_usd", fix=fix)
@@ -39,24 +46,52 @@ def check_plan(job: Job, plan: Plan, *, resume: bool) -> None:
     write_json(path, plan.record)
 
 
-def gather_answers(job: Job, plan: Plan) -> Gathered:
-    """Ask, through the ledger of the work folder."""
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What came of asking: the teachers' answers, and what the judge said of them, where there is one."""
+
+    gathered: Gathered
+    judged: Judged | None = None
+
+    @property
+    def stopped(self) -> ComposerError | None:
+        """What ended it early, if anything did."""
+        return self.gathered.stopped or (None if self.judged is None else self.judged.stopped)
+
+
+def gather_answers(job: Job, plan: Plan) -> Told:
+    """Ask the teachers, and then the judge, through the ledger of the work folder."""
     return asyncio.run(_gather(job, plan))
 
 
-async def _gather(job: Job, plan: Plan) -> Gathered:
+async def _gather(job: Job, plan: Plan) -> Told:
     settings = plan.settings
-    limits = limits_of(named_teachers(settings, maker_of=family_of).values()) if plan.models else {}
+    named = {**(named_teachers(settings, maker_of=family_of) if plan.models else {}), **judge_settings(settings)}
     async with AsyncExitStack() as stack:
-        for teacher in plan.teachers:
+        for teacher in plan.everybody:
             if isinstance(teacher, OpenAICompatible):
                 await stack.enter_async_context(teacher)
         ledger = None
-        if any(teacher.identity for teacher in plan.teachers):
+        if any(teacher.identity for teacher in plan.everybody):
             ledger = stack.enter_context(Ledger(job.work / LEDGER_NAME, max_usd=settings.max_usd))
             lost = ledger.totals()
             if lost.num_lost:
                 told = f" {lost.num_lost} calls brought no answer and may have been billed: they stay booked at ${lost.lost_usd:.4f}"
                 job.screen.line(told, style="yellow")
-        asker = Asker(ledger, limits=limits, patience=patience_of(settings), seed=stage_seed(job.config.seed, "replay"))
-        return await gather(plan.sessions, plan.teachers, asker=asker, steps=plan.steps, settings=settings, redactor=job.redactor())
+        seed = stage_seed(job.config.seed, "replay")
+        asker = Asker(ledger, limits=limits_of(named.values()), patience=patience_of(settings), seed=seed)
+        how: dict[str, Any] = {"asker": asker, "settings": settings, "redactor": job.redactor(), "gaps": plan.gaps}
+        family = "" if plan.judge is None else plan.judge.family
+        gathered = await gather(plan.sessions, plan.teachers, steps=plan.steps, refuse=plan.refuse, judge_family=family, **how)
+        if plan.judge is None or gathered.stopped is not None:
+            return Told(gathered)
+        return Told(gathered, await judge_places(plan.sessions, _places(plan, gathered), plan.judge, **how))
+
+
+def _places(plan: Plan, gathered: Gathered) -> Iterator[Place]:
+    ask = lookup(gathered.answers, min_confidence=plan.settings.min_confidence)
+    for session in plan.sessions:
+        errors = failed_turns(session)
+        for turn, _ in session.assistant_turns():
+            if answers := ask(session, turn):
+                yield place_of(session, turn, answers, errors=errors)

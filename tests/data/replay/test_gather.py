@@ -11,9 +11,11 @@ import pytest
 
 from composer_replication.core.config.rollouts import ReplaySettings
 from composer_replication.core.errors import DataError, TeacherError
+from composer_replication.core.redact import Redactor
 from composer_replication.core.site import Answer
 from composer_replication.core.teacher import FREE, Price, Reply, Request
 from composer_replication.core.trace import Segment, Session, SourceRef, Text, ToolCall, ToolResult, Turn
+from composer_replication.data.replay.agree import Place
 from composer_replication.data.replay.ask import replay
 from composer_replication.data.replay.gate import still_open
 from composer_replication.data.replay.gather import Gathered, gather, lookup
@@ -25,7 +27,7 @@ from composer_replication.data.teachers.scripted import Scripted
 from tests.data.teachers.made import Made, calling, reply
 
 CENT = Price(request_usd=0.01)
-SETTINGS = ReplaySettings(steps="all", min_families=3, settled_after=0)
+SETTINGS = ReplaySettings(steps="all", min_families=3, settled_after=0, need_evidence=False)
 
 
 def talk(name: str = "s1", *, steps: int = 3, author: str = "tiny", errors: Sequence[int] = ()) -> Session:
@@ -54,12 +56,12 @@ def teacher(name: str, act: Callable[[Request], Turn], *, price: Price = CENT, *
 
 
 def run(tmp_path: Path, sessions: Sequence[Session], teachers: Sequence[Any], settings: ReplaySettings = SETTINGS, **how: Any) -> Gathered:
-    steps = how.pop("steps", all_steps)
+    steps, max_usd = how.pop("steps", all_steps), how.pop("max_usd", 5.0)
 
     async def work() -> Gathered:
-        with Ledger(tmp_path / LEDGER_NAME, max_usd=how.pop("max_usd", 5.0)) as ledger:
+        with Ledger(tmp_path / LEDGER_NAME, max_usd=max_usd) as ledger:
             asker = Asker(ledger, patience=Patience(attempts=2, first_wait_s=0.001))
-            return await gather(sessions, teachers, asker=asker, steps=steps, settings=settings)
+            return await gather(sessions, teachers, asker=asker, steps=steps, settings=settings, redactor=Redactor(key=b"a store"), **how)
 
     return asyncio.run(work())
 
@@ -96,7 +98,8 @@ def test_the_gate_closes_when_no_answer_can_change_what_comes_of_it() -> None:
             Answer(site_id="s", teacher=str(n), family=str(n), turn=turn, problem=problem, confidence=confidence)
             for n, turn in enumerate(turns)
         ]
-        return still_open(own, answers, left=left, min_families=least, min_confidence=0.5)
+        place = Place(session_id="s", turn=1, own=own, answers=tuple(answers))
+        return still_open(place, left=left, min_families=least, min_confidence=0.5)
 
     assert is_open(a, left=2) and is_open(a, a, left=1)
     assert not is_open(own, left=2)  # the first agrees with the student
