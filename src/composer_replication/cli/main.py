@@ -41,7 +41,7 @@ SETTINGS_OF = {
     "ingest": "ingest",
     "sites": "sites",
     "hints": "hints",
-    "replay": "replay",
+    "replay": "replay, curate",
     "curate": "curate, held_out",
     "build": "student, held_out, build",
     "train": "student, rollouts, train",
