@@ -44,7 +44,7 @@ def answered_in(work: Path) -> set[str]:
 
 def test_five_hundred_steps_three_teachers_faults_and_kills(tmp_path: Path) -> None:
     with Endpoint(plan=troubled, delay_s=0.002, echo_key=True) as endpoint:
-        work = prepare(tmp_path, endpoint.url, sessions=SESSIONS, steps=STEPS, timeout_s=2.0)
+        work = prepare(tmp_path, endpoint.url, sessions=SESSIONS, steps=STEPS, timeout_s=2.0, attempts=10)
         answered: set[str] = set()
         said = ""
         for kill_at in (150, 500, 900):
@@ -65,8 +65,8 @@ def test_five_hundred_steps_three_teachers_faults_and_kills(tmp_path: Path) -> N
         assert not answered & {one.name for one in endpoint.seen[before:]}
         value = json.loads(out)
         answers = list(read_answers(work / "answers.jsonl"))
-        failed = value["asking"].get("failed", 0)
-        assert len(answers) + failed == SESSIONS * STEPS * len(TEACHERS) and failed <= 5
+        assert len(answers) == SESSIONS * STEPS * len(TEACHERS) and "failed" not in value["asking"]
+        assert {one.behaviour for one in endpoint.seen} == set(BEHAVIOURS)
         with Ledger(work / LEDGER_NAME, max_usd=4.0) as ledger:
             totals = ledger.totals()
         assert totals.num_in_flight == 0 and totals.num_lost > 0
@@ -75,11 +75,10 @@ def test_five_hundred_steps_three_teachers_faults_and_kills(tmp_path: Path) -> N
         twice = [name for name, count in Counter(one.name for one in endpoint.seen if one.answered).items() if count > 1]
         assert len(twice) <= totals.num_lost
         before, text = len(endpoint.seen), (work / "answers.jsonl").read_bytes()
-        if not failed:
-            again = start(tmp_path, "--max-usd", "4", "--json")
-            out, err = again.communicate(timeout=60)
-            assert again.returncode == 0 and len(endpoint.seen) == before, "a run that was done asked again"
-            assert (work / "answers.jsonl").read_bytes() == text
+        again = start(tmp_path, "--max-usd", "4", "--json")
+        out, err = again.communicate(timeout=60)
+        assert again.returncode == 0 and len(endpoint.seen) == before, "a run that was done asked again"
+        assert (work / "answers.jsonl").read_bytes() == text
     problems = Counter(answer.problem for answer in answers)
     assert problems["unknown_tool"] and problems["bad_arguments"] and set(problems) == {"", "unknown_tool", "bad_arguments"}
     assert not with_the_key(tmp_path) and KEY not in said + out + err

@@ -35,7 +35,7 @@ def check_plan(job: Job, plan: Plan, *, resume: bool) -> None:
     paid = [teacher.name for teacher in plan.everybody if not teacher.price.free]
     if paid and not settings.max_usd:
         fix = "see what it would cost: recompose replay --estimate; then: recompose replay --max-usd 2"
-        raise ConfigError(f"{paid[0]} is paid, and there is no ceiling", where="replay.max_usd", fix=fix)
+        raise ConfigError(f"{paid[0]} is paid, and there is no ceiling above $0", where="replay.max_usd", fix=fix)
     if resume:
         if not path.exists():
             raise DataError("no replay was begun here", where=str(path), fix=f"run: {job.command('replay')}")

@@ -49,7 +49,7 @@ def say_bill(job: Job, bill: Bill, settings: ReplaySettings) -> dict[str, Any]:
         screen.line(" later teachers are asked only where the first did something else than the student (replay.gate)")
     if bill.no_pair:
         told = ", ".join(f"{count} ({reason})" for reason, count in bill.no_pair.items())
-        screen.line(f" steps of which no pair can come, about which no paid teacher is asked: {told}; see replay.gate")
+        screen.line(f" steps of which no pair can come, about which no paid teacher is asked: {told}; see replay.gate", style="yellow")
     if bill.judge:
         screen.line(f" {bill.judge} judges: only where the tiers before give nothing and a pair can come of it, at most what stands here")
     if bill.prompts_too_long:

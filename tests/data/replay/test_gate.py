@@ -84,6 +84,10 @@ def test_what_a_judge_may_put_together_counts_as_one_until_it_has_spoken() -> No
 
 def test_nobody_is_paid_where_no_answers_at_all_make_a_pair() -> None:
     plain, against, late = place(bash("ls")), place(bash("ls"), evidence=("own_errored:x",)), place(bash("ls"), after_error=True)
-    reasons = [no_pair_for(at, need_evidence=need, gaps=False) for need in (True, False) for at in (plain, against, late)]
+    few = {"num_families": 3, "min_families": 3}
+    reasons = [no_pair_for(at, **few, need_evidence=need, gaps=False) for need in (True, False) for at in (plain, against, late)]
     assert reasons == ["no_evidence", "", "after_error", "", "", "after_error"]
-    assert no_pair_for(plain, need_evidence=True, gaps=True) == ""  # an environment may still measure that another message leads further
+    assert no_pair_for(against, num_families=2, min_families=3, need_evidence=True, gaps=False) == "too_few_families"
+    assert (
+        no_pair_for(plain, **few, need_evidence=True, gaps=True) == ""
+    )  # an environment may still measure that another message leads further

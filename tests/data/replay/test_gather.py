@@ -221,8 +221,16 @@ def test_a_settled_trace_leaves_out_no_step_that_something_speaks_against(tmp_pa
 def test_an_answer_that_cannot_be_used_settles_no_trace(tmp_path: Path) -> None:
     steps = lambda session: choose_steps(session, sampled=9)  # noqa: E731 - the signature says it all
     how = SETTINGS.model_copy(update={"settled_after": 2})
-    gathered = run(tmp_path, [talk(steps=5)], [teacher("a", same_as_student, problem="cut_off")], how, steps=steps)
-    assert len(gathered.answers) == 5 and "trace_settled" not in gathered.counts
+    teachers = [teacher("a", same_as_student, problem="cut_off"), teacher("b", other), teacher("c", other)]
+    gathered = run(tmp_path, [talk(steps=5)], teachers, how, steps=steps)
+    assert who(gathered) == ["a"] * 5 and gathered.counts["settled"] == 5  # two are left, and three are needed
+
+
+def test_too_few_families_are_not_paid_for_an_answer_of_which_no_pair_can_come(tmp_path: Path) -> None:
+    teachers = [teacher("a", other), teacher("anthropic", other), teacher("c", other)]
+    sessions = [talk("s1", author="claude-opus-4-5"), talk("s2", author="tiny")]
+    gathered = run(tmp_path, sessions, teachers)
+    assert {a.site_id.partition(":")[0] for a in gathered.answers} == {"s2"} and gathered.counts["too_few_families"] == 3
 
 
 def test_the_gate_asks_on_where_answers_agree_at_a_looser_tier(tmp_path: Path) -> None:

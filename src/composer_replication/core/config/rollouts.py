@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from composer_replication.core.config.base import Settings
 from composer_replication.core.config.teachers import TeacherSettings
@@ -147,6 +147,15 @@ class ReplaySettings(Settings):
         if self.head_tokens + 2 * self.tail_tokens > self.max_prompt_tokens:
             raise ValueError("max_prompt_tokens must hold head_tokens and twice tail_tokens")
         return self
+
+    @field_validator("teachers")
+    @classmethod
+    def _each_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if not names:
+            raise ValueError("name at least one teacher")
+        if twice := [name for number, name in enumerate(names) if name in names[:number]]:
+            raise ValueError(f"{twice[0]!r} stands there twice: it would answer once")
+        return names
 
     @model_validator(mode="after")
     def _a_judge_is_named_and_comes_last(self) -> Self:

@@ -90,9 +90,10 @@ def estimate(
             num_steps += 1
             num_sites += asking.step.why == "site"
             place = place_of(session, asking.step.turn, (), errors=errors)
-            reason = no_pair_for(place, need_evidence=settings.need_evidence, gaps=gaps)
-            no_pair[reason] += settings.gate == "value"
             asked = [teacher for teacher in teachers if teacher.family != place.own_family]
+            how = {"num_families": len({teacher.family for teacher in asked}), "min_families": settings.min_families}
+            reason = no_pair_for(place, **how, need_evidence=settings.need_evidence, gaps=gaps)
+            no_pair[reason] += settings.gate == "value"
             for teacher in asked:
                 if teacher.price.free or not reason or settings.gate == "none":
                     bills[teacher.name] = _with_call(bills[teacher.name], teacher, asking, bought)
@@ -122,9 +123,7 @@ def _with_call(bill: TeacherBill, teacher: Teacher, asking: Asking, bought: Coll
 
 
 def _with_questions(bill: TeacherBill, judge: Teacher, asked: Sequence[Teacher], settings: ReplaySettings) -> TeacherBill:
-    """The judge's part of one step: every message against every other one, if enough families answer."""
-    if len({teacher.family for teacher in asked}) < settings.min_families:
-        return bill
+    """The judge's part of one step: every message against every other one."""
     calls = most_questions(len(asked))
     return replace(
         bill,

@@ -1,6 +1,6 @@
 """Is another answer worth its price? Only where a pair can still come of it, by the tiers and the evidence that the settings ask for.
 
-    no_pair_for(place, need_evidence=True, gaps=False)                # "no_evidence": nobody is asked
+    no_pair_for(place, num_families=3, min_families=3, need_evidence=True, gaps=False)     # "no_evidence": nobody is asked
     still_open(place, left=1, min_families=3, tiers=("exact", "target"))   # False: no answer that may still come makes a pair, or stops one
 
 Nothing is compared here in another way than agree.py compares it. What a judge would say is not known yet: any two messages that are not
@@ -21,14 +21,17 @@ def usable(answer: Answer, *, min_confidence: float = 0.0) -> bool:
     return not answer.problem and (answer.confidence is None or answer.confidence >= min_confidence)
 
 
-def no_pair_for(place: Place, *, need_evidence: bool, gaps: bool) -> str:
-    """Why no answers at all make a pair of a place: after_error, no_evidence, or "" where they may.
+def no_pair_for(place: Place, *, num_families: int, min_families: int, need_evidence: bool, gaps: bool) -> str:
+    """Why no answers at all make a pair of a place: after_error, no_evidence, too_few_families, or "" where they may.
 
-    `gaps`: an environment can measure whether another message leads further, which is evidence too.
+    `num_families` are those that can answer, without the student's own. `gaps`: an environment can measure whether another message
+    leads further, which is evidence too.
     """
     if place.after_error:
         return "after_error"
-    return "no_evidence" if need_evidence and not gaps and not place.evidence else ""
+    if need_evidence and not gaps and not place.evidence:
+        return "no_evidence"
+    return "too_few_families" if num_families < min_families else ""
 
 
 def agrees(place: Place, answer: Answer, *, tiers: Sequence[Tier] = ("exact",)) -> bool:
@@ -63,9 +66,10 @@ def still_open(place: Place, *, left: int, min_families: int, tiers: Sequence[Ti
 
 def worth_judging(place: Place, *, min_families: int, need_evidence: bool, gaps: bool) -> bool:
     """Whether a judge could make a pair of the answers at a place, if it found those the same that are not the student's."""
-    if no_pair_for(place, need_evidence=need_evidence, gaps=gaps):
-        return False
     others = [answer for answer in place.answers if not place.own_family or answer.family != place.own_family]
+    num_families = len({answer.family for answer in others})
+    if no_pair_for(place, num_families=num_families, min_families=min_families, need_evidence=need_evidence, gaps=gaps):
+        return False
     return _votes(place, others, "judge").may_pair(0, min_families=min_families)
 
 

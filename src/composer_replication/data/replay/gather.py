@@ -181,15 +181,17 @@ class _Run:
 
     def _why_closed(self, place: Place, rank: int) -> str:
         """Why the teacher of this rank is not worth its price at a place; "" where it is."""
-        if reason := no_pair_for(place, need_evidence=self.settings.need_evidence, gaps=self.gaps):
+        settings, families = self.settings, {teacher.family for teacher in self.teachers} - {place.own_family}
+        how = {"num_families": len(families), "min_families": settings.min_families, "need_evidence": settings.need_evidence}
+        if reason := no_pair_for(place, **how, gaps=self.gaps):
             return reason
         if not place.answers:
             return ""
-        least = self.settings.min_confidence
+        least = settings.min_confidence
         told = {answer.family for answer in place.answers if usable(answer, min_confidence=least)}
         left = len({teacher.family for teacher in self.teachers[rank:]} - {place.own_family} - told)
-        how = {"min_families": self.settings.min_families, "min_confidence": least, "tiers": self._tiers(place)}
-        return "" if still_open(place, left=left, **how) else "settled"
+        open_ = still_open(place, left=left, min_families=settings.min_families, min_confidence=least, tiers=self._tiers(place))
+        return "" if open_ else "settled"
 
     def _agrees(self, place: Place) -> bool:
         first = place.answers[0]
