@@ -13,7 +13,7 @@ from composer_replication.cli.job import Job
 from composer_replication.cli.replay_plan import Plan
 from composer_replication.cli.replay_teachers import judge_settings
 from composer_replication.core.config.base import stage_seed
-from composer_replication.core.errors import ComposerError, ConfigError, DataError
+from composer_replication.core.errors import ComposerError, ConfigError, DataError, TeacherError
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import diff_settings
 from composer_replication.data.replay.agree import Place
@@ -60,8 +60,22 @@ class Told:
 
 
 def gather_answers(job: Job, plan: Plan) -> Told:
-    """Ask the teachers, and then the judge, through the ledger of the work folder."""
-    return asyncio.run(_gather(job, plan))
+    """Ask the teachers, and then the judge, through the ledger of the work folder; raises what stopped it where nobody answers at all."""
+    try:
+        told = asyncio.run(_gather(job, plan))
+    except KeyboardInterrupt:
+        again = job.command("replay") + " --resume"
+        job.screen.line(f" every answer that came is kept, and what was in flight stays booked; go on with: {again}", style="yellow")
+        raise
+    counts, stopped = told.gathered.counts, told.stopped
+    if told.gathered.answers or (stopped is None and not counts.get("failed")):
+        return told
+    if stopped is not None:
+        raise stopped
+    reason = max((name for name in counts if name.startswith("failed: ")), key=lambda name: counts[name])
+    what = f"none of {counts['failed']} calls brought an answer: {reason.removeprefix('failed: ')}"
+    fix = "nothing was written; look whether the endpoint answers, and run it again"
+    raise TeacherError(what, where="replay.teachers", fix=fix, again=False, billed=False)
 
 
 async def _gather(job: Job, plan: Plan) -> Told:

@@ -145,8 +145,6 @@ class _Run:
     async def _one(self, session: Session, one: _Open, rank: int) -> bool:
         """Ask one teacher about one step, where it should be; whether it answered."""
         teacher = self.teachers[rank]
-        if self.stopped is not None:
-            return False
         if teacher.family == one.place.own_family:
             self.counts["own_family"] += 1
             return False
@@ -155,16 +153,8 @@ class _Run:
                 self._close(one, reason)
             if one.closed:
                 return False
-        try:
-            bought = await self.asker.ask(teacher, one.request)
-        except TeacherError as error:
-            self.counts["failed"] += 1
-            self.counts[f"failed: {error.what}"] += 1
-            if error.for_all and self.stopped is None:
-                self.stopped = error
-            return False
-        except BudgetError as error:
-            self.stopped = self.stopped or error
+        bought = await self._bought(teacher, one.request)
+        if bought is None:
             return False
         answer = answer_of(teacher, one.request, bought)
         if not answer.problem and (detail := self.refuse(session, answer.turn)):
@@ -172,6 +162,21 @@ class _Run:
         self._count(bought, answer)
         one.place = replace(one.place, answers=(*one.place.answers, answer))
         return True
+
+    async def _bought(self, teacher: Teacher, request: Request) -> Bought | None:
+        """The answer of one teacher, or None where there is none; after a stop only what was bought earlier."""
+        if self.stopped is not None:
+            return self.asker.kept(teacher, request)
+        try:
+            return await self.asker.ask(teacher, request)
+        except TeacherError as error:
+            self.counts["failed"] += 1
+            self.counts[f"failed: {error.what}"] += 1
+            if error.for_all:
+                self.stopped = self.stopped or error
+        except BudgetError as error:
+            self.stopped = self.stopped or error
+        return None
 
     def _close(self, one: _Open, reason: str) -> None:
         """No paid teacher is asked about a step any more; what is free is asked all the same."""
@@ -244,7 +249,7 @@ async def gather(
     `gaps`: an environment can measure whether an answer leads further than the student's message, which is evidence for a pair.
     `judge_family` is whose model judges, where one does.
     What cannot be answered is counted, and the others go on. Where the ceiling leaves no room, or a teacher's key is not accepted, nothing
-    more is sent; calls in flight are waited for, and `stopped` says why.
+    more is sent; calls in flight are waited for, what was bought earlier is looked up, and `stopped` says why.
     """
     how = {"teachers": teachers, "asker": asker, "steps": steps, "settings": settings, "redactor": redactor}
     run = _Run(**how, refuse=refuse, gaps=gaps, judge_family=judge_family)
@@ -252,9 +257,7 @@ async def gather(
     rest = iter(enumerate(sessions))
 
     async def work() -> None:
-        for number, session in rest:  # each worker takes the next one
-            if run.stopped is not None:
-                break
+        for number, session in rest:  # each worker takes the next one, after a stop as well: what was bought there is kept
             done[number] = session.id, await run.session(session)
 
     try:

@@ -128,6 +128,10 @@ class Asker:
                     gate.quiet(error.wait_s)
             await asyncio.sleep(wait_s)
 
+    def kept(self, teacher: Teacher, request: Request) -> Bought | None:
+        """The answer that was bought earlier, or None; nothing is sent."""
+        return self._ledger.find(request_key(teacher, request)) if self._ledger is not None and teacher.identity else None
+
     async def _attempt(self, ledger: Ledger, teacher: Teacher, request: Request, key: str) -> Bought:
         held = await self._reserve(ledger, teacher, request, key)
         if isinstance(held, Bought):
