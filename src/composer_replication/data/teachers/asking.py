@@ -104,6 +104,10 @@ class Asker:
         self._in_flight = 0
         self._ended = asyncio.Event()
 
+    def kept(self, teacher: Teacher, request: Request) -> Bought | None:
+        """The answer that was bought earlier, or None; nothing is sent."""
+        return self._ledger.find(request_key(teacher, request)) if self._ledger is not None and teacher.identity else None
+
     async def ask(self, teacher: Teacher, request: Request) -> Bought:
         """The answer of one teacher to one request, from the ledger where it was bought before."""
         if not teacher.identity:
@@ -127,10 +131,6 @@ class Asker:
                 if error.wait_s is not None:
                     gate.quiet(error.wait_s)
             await asyncio.sleep(wait_s)
-
-    def kept(self, teacher: Teacher, request: Request) -> Bought | None:
-        """The answer that was bought earlier, or None; nothing is sent."""
-        return self._ledger.find(request_key(teacher, request)) if self._ledger is not None and teacher.identity else None
 
     async def _attempt(self, ledger: Ledger, teacher: Teacher, request: Request, key: str) -> Bought:
         held = await self._reserve(ledger, teacher, request, key)
