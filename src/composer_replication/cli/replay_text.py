@@ -90,7 +90,7 @@ def say_outcomes(job: Job, plan: Plan, asked: Sequence[Asked], told: Told) -> di
         screen.line(f" judge {judged.name}: {said}, ${sum(judged.usd.values()):.4f}")
     if not counts["pair"]:
         screen.line(f" no pair: {plan.settings.min_families} families have to agree (replay.min_families)", style="yellow")
-    if failed := gathered.counts.get("failed"):
+    if plan.models and (failed := gathered.counts.get("failed")):
         screen.line(f" {failed} calls brought no answer: run it again to ask for these alone, the others are kept", style="yellow")
     if stopped is not None:
         screen.line(f" stopped: {stopped}", style="red")
