@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import tomllib
 import warnings
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,16 @@ SHARED: dict[str, Any] = {"num_key_value_heads": 8, "head_dim": 128, "vocab_size
 EXAMPLES = (
     ("small_instruct/recompose.toml",),
     ("small_instruct/recompose.toml", "small_instruct/lora.toml"),
+    ("small_instruct/recompose.toml", "small_instruct/fork.toml"),
+    ("small_instruct/recompose.toml", "small_instruct/live.toml"),
     ("lora_4b_24gb/recompose.toml",),
+    ("lora_4b_24gb/recompose.toml", "lora_4b_24gb/fork.toml"),
+    ("lora_4b_24gb/recompose.toml", "lora_4b_24gb/live.toml"),
 )
+HEAD = (
+    "settings", "weights", "trained", "tokens in a forward", "weights, GB", "start's copy, GB", "gradient and AdamW, GB",
+    "activations, GB", "or keys and values, GB", "sum, GB",
+)  # fmt: skip
 
 
 def make(shape: dict[str, Any], *, layers: int, dtype: torch.dtype, rank: int) -> Any:
@@ -56,12 +65,21 @@ def kept(model: Any, tokens: int) -> int:
     return sum(t.untyped_storage().nbytes() for s, t in found.items() if s not in weights)
 
 
-def per_token(shape: dict[str, Any], *, dtype: torch.dtype, rank: int) -> float:
+@cache
+def per_token(name: str, *, dtype: torch.dtype, rank: int) -> float:
     """Bytes a token and layer keep; the part that grows with the square of the length is left out, since fused attention keeps none."""
     more = [
-        kept(make(shape, layers=2, dtype=dtype, rank=rank), n) - kept(make(shape, layers=1, dtype=dtype, rank=rank), n) for n in (128, 256)
+        kept(make(SHAPES[name], layers=2, dtype=dtype, rank=rank), n) - kept(make(SHAPES[name], layers=1, dtype=dtype, rank=rank), n)
+        for n in (128, 256)
     ]
     return 2 * more[0] / 128 - more[1] / 256
+
+
+@cache
+def sizes(name: str, *, dtype: torch.dtype, rank: int) -> list[tuple[int, int, bool]]:
+    """Numbers, bytes each, and whether it is trained, of every weight."""
+    model = make(SHAPES[name], layers=SHAPES[name]["num_hidden_layers"], dtype=dtype, rank=rank)
+    return [(p.numel(), p.element_size(), p.requires_grad) for p in model.parameters()]
 
 
 def row(names: tuple[str, ...]) -> str:
@@ -70,23 +88,24 @@ def row(names: tuple[str, ...]) -> str:
     for name in names:
         for group, values in tomllib.loads((HERE / name).read_text("utf-8")).items():
             settings[group] = {**settings.get(group, {}), **values} if isinstance(values, dict) else values
-    student, tokens = settings["student"], settings["train"]["micro_tokens"]
+    student, train, rollouts = settings["student"], settings["train"], settings.get("rollouts", {})
     rank, dtype = student.get("lora", {}).get("rank", 0), getattr(torch, student["dtype"])
-    shape = SHAPES[student["model"]]
-    model = make(shape, layers=shape["num_hidden_layers"], dtype=dtype, rank=rank)
-    sizes = [(p.numel(), p.element_size(), p.requires_grad) for p in model.parameters()]
-    weights = sum(n * size for n, size, _ in sizes)
-    moving = sum(n * size for n, size, trained in sizes if trained)
-    activations = per_token(shape, dtype=dtype, rank=rank) * shape["num_hidden_layers"] * tokens
-    cells = [f"{sum(n for n, *_ in sizes) / 1e6:,.0f} M", f"{sum(n for n, _, t in sizes if t) / 1e6:,.0f} M", f"{tokens:,}"]
-    cells += [f"{x / GB:.1f}" for x in (weights, 3 * moving, activations, weights + 3 * moving + activations)]
+    tokens, layers, what = train["micro_tokens"], SHAPES[student["model"]]["num_hidden_layers"], {"dtype": dtype, "rank": rank}
+    counts = sizes(student["model"], **what)
+    weights = sum(n * size for n, size, _ in counts)
+    copy = weights if rollouts.get("env") and not rank else 0  # what drift is measured from; LoRA's start is the adapters off
+    moving = 3 * sum(n * size for n, size, trained in counts if trained)
+    activations = per_token(student["model"], **what) * layers * tokens
+    held = 2 * SHARED["num_key_value_heads"] * SHARED["head_dim"] * dtype.itemsize * layers * tokens * rollouts.get("batch_episodes", 0)
+    cells = [f"{sum(n for n, *_ in counts) / 1e6:,.0f} M", f"{sum(n for n, _, t in counts if t) / 1e6:,.0f} M", f"{tokens:,}"]
+    cells += [f"{x / GB:.1f}" for x in (weights, copy, moving, activations, held, weights + copy + moving + max(activations, held))]
     return f"| {' + '.join(names)} | {' | '.join(cells)} |"
 
 
 def table() -> str:
     """The table as it stands in examples/README.md."""
-    head = "| settings | weights | trained | tokens in a forward | weights, GB | gradient and AdamW, GB | activations, GB | sum, GB |"
-    return "\n".join([head, "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |", *map(row, EXAMPLES)])
+    head = f"| {' | '.join(HEAD)} |"
+    return "\n".join([head, f"| --- |{' ---: |' * (len(HEAD) - 1)}", *map(row, EXAMPLES)])
 
 
 def main() -> int:

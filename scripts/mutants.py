@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-COPIED = ("src", "tests", "examples", "pyproject.toml", "README.md", "scripts", "Makefile", "capabilities.toml", "benchmarks")
+COPIED = ("src", "tests", "examples", "docs", "pyproject.toml", "README.md", "scripts", "Makefile", "capabilities.toml", "benchmarks")
 TIMEOUT_S = 600
 GREEN, RED = 0, 1  # exit codes of pytest; every other one is a broken run
 

@@ -1,9 +1,10 @@
-"""Run the tests that need another trainer or kernel library, each beside ours, and say of every peer whether it was there.
+"""Run the tests that need another trainer, kernel library or server, each beside ours, and say of every peer whether it was there.
 
     python3 scripts/run_peers.py            (make peers, best after make test)
 
-Ends with one line per peer: "trl: ran 66 tests", "liger: ran 1 test", or "trl: not installed (why)" where the packages cannot be had,
-for want of a network or of anything else: that is no failure (exit code 0). Where they are installed, a red test is one.
+Ends with one line per peer: "trl: ran 66 tests", "liger: ran 1 test", "serve: ran 1 test" (transformers serve), or "trl: not installed
+(why)" where the packages cannot be had, for want of a network or of anything else: that is no failure (exit code 0). Where they are
+installed, a red test is one.
 
 The environment is .venv-peers: the packages of .venv, which are looked up there and not installed twice, and those of
 requirements/peers.txt on top. PyTorch is .venv's own, so nothing here can bring in another build of it.
@@ -30,8 +31,9 @@ INSTALL_S = 600
 TESTS: Mapping[str, tuple[str, ...]] = {
     "trl": ("tests/backends", "tests/benchmarks/test_gpu_and_step.py"),
     "liger": ("tests/backends/test_divergence_peers.py",),
+    "serve": ("tests/peers/test_transformers_serve.py",),
 }
-"""Where each peer's tests stand; a test of Liger has its name in the brackets behind it."""
+"""Where each peer's tests stand; a test of Liger has its name in the brackets behind it, one of a server its file in its class name."""
 
 
 def python_of_peers() -> Path:
@@ -77,11 +79,12 @@ def _first_line(error: SystemExit) -> str:
 def closing_lines(junit: Path) -> list[str]:
     """What is said of each peer: how many of its tests ran, or the reason why they did not; "no test" where none was found.
 
-    Example: ["trl: ran 66 tests", "liger: ran 1 test"]
+    Example: ["trl: ran 66 tests", "liger: ran 1 test", "serve: ran 1 test"]
     """
     ran, reasons = dict.fromkeys(TESTS, 0), {name: set[str]() for name in TESTS}
     for case in ET.parse(junit).iter("testcase"):
-        peer = "liger" if "liger" in case.get("name", "") else "trl"
+        served = case.get("classname", "").startswith("tests.peers.test_transformers_serve")
+        peer = "serve" if served else "liger" if "liger" in case.get("name", "") else "trl"
         skipped = case.find("skipped")
         if skipped is None:
             ran[peer] += 1

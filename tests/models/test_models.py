@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -171,6 +172,8 @@ def test_tiny_by_name_saved_and_loaded_by_folder(tokenizer: Any, tmp_path: Path)
     for (name, a), (other, b) in zip(student.model.named_parameters(), again.model.named_parameters(), strict=True):
         assert name == other and torch.equal(a, b)
     assert again.tokenizer("def x")["input_ids"] == tokenizer("def x")["input_ids"]
+    named = json.loads((tmp_path / "tiny" / "config.json").read_bytes())["architectures"]
+    assert named == ["Qwen3ForCausalLM"], "without it `transformers serve` and vLLM do not know which class to load"
 
 
 def test_precision_is_that_of_the_settings(tokenizer: Any) -> None:

@@ -43,7 +43,7 @@ def train(*, resume: Path | None = None, accept_changes: bool = False, name: str
     tokenizer = _tokenizer(job)
     data = load_examples(job, tokenizer) if job.examples.is_dir() or not live else Dataset(examples=(), pairs=(), meta={})
     check_examples(job, data, kept := kept_kinds(job))
-    check_backend(config, data)
+    sources = check_backend(config, data)
     plan = show_plan(job, data)
     say_gate(job, kept)
     forked = fork_producer(job, data, tokenizer=tokenizer) if config.train.fork else None
@@ -60,7 +60,7 @@ def train(*, resume: Path | None = None, accept_changes: bool = False, name: str
     from composer_replication.training.world import open_world
 
     student = load_student(config.student, tokenizer=tokenizer, seed=config.seed)
-    run = open_run(resume) if resume is not None else shared_run(lambda: _new_run(job, data, name))
+    run = open_run(resume) if resume is not None else shared_run(lambda: _new_run(job, data, name, sources))
     job.screen.line(f" run      {run.path}   ({student.num_trainable} of {student.num_parameters} weights are trained)")
     if config.train.backend == "trl":
         return with_trl(job, student, data, run, kept=kept, resume=resume is not None, accept_changes=accept_changes)
@@ -107,12 +107,12 @@ def load_examples(job: Job, tokenizer: Any) -> Dataset:
     return data
 
 
-def _new_run(job: Job, data: Dataset, name: str) -> RunDir:
+def _new_run(job: Job, data: Dataset, name: str, sources: tuple[Path, ...]) -> RunDir:
     settings = [word for key, value in dotted_settings().items() for word in (f"--{key}", value)]
     files = [word for path in job.loaded.files for word in ("-c", str(path.absolute()))]
     named = ["--name", name] if name else []
     command = shlex.join(["recompose", "train", *named, *files, "-o", str(job.work.absolute()), *settings])
     inputs = [(job.examples / EXAMPLES, len(data.examples)), (job.examples / PAIRS, len(data.pairs)), (job.examples / FOLDER, 1)]
-    inputs = inputs if data.meta else []
+    inputs = [*(inputs if data.meta else []), *((file, len(file.read_bytes().splitlines())) for file in sources)]
     seed = stage_seed(job.config.seed, "train")
     return create_run(job.runs, resolved=job.config.model_dump(mode="json"), command=command, seed=seed, inputs=inputs, name=name)

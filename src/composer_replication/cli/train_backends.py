@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from composer_replication.cli.job import Job
@@ -17,14 +18,22 @@ if TYPE_CHECKING:
     from composer_replication.training.loop import TrainResult
 
 
-def check_backend(config: Config, data: Dataset) -> None:
-    """Raise MissingExtraError where the backend is not installed, ConfigError for what it does not host; before a run exists."""
+def check_backend(config: Config, data: Dataset) -> tuple[Path, ...]:
+    """Raise MissingExtraError where the backend is not installed, ConfigError for what it does not host; before a run exists.
+
+    An environment of the user's own makes one task, so that what is wrong with it shows here; returns its files.
+    """
     if config.train.backend == "trl":
         from composer_replication.training.backends._compat import require_trl
         from composer_replication.training.backends.trl_settings import refuse
 
         require_trl()
         refuse(config, pairs=data.pairs)
+    if ":" not in config.rollouts.env:
+        return ()
+    from composer_replication.training.world import try_world
+
+    return try_world(config.rollouts.env)
 
 
 def with_trl(job: Job, student: Student, data: Dataset, run: RunDir, *, kept: frozenset[str] | None, **launch: bool) -> int:
@@ -51,8 +60,9 @@ def finished(job: Job, result: TrainResult) -> int:
     """Say how a run ended and what comes next; returns the exit code."""
     value: dict[str, Any] = {"run": str(result.run.path), "steps": result.steps, "statuses": result.statuses, "metrics": result.metrics}
     wrote = [result.run.path, *([result.checkpoint] if result.checkpoint else [])]
+    own = ":" in job.config.rollouts.env
     told = "`recompose evaluate` plays unseen tasks of the workshop, before and after"
+    told = 'health/monitor is success on tasks of your environment\'s split "monitor"' if own else told
     job.screen.line(f" a loss that falls is no evidence of learning; {told}", style="dim")
-    return job.finish(
-        value, wrote=wrote, next_command=f"{job.command('evaluate' if job.config.rollouts.env else 'show run')} {result.run.path.name}"
-    )
+    verb = "evaluate" if job.config.rollouts.env and not own else "show run"
+    return job.finish(value, wrote=wrote, next_command=f"{job.command(verb)} {result.run.path.name}")

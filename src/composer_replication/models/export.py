@@ -27,6 +27,7 @@ def save_student(student: Student, folder: Path) -> None:
     else:
         tensors = {name: p.detach().cpu().contiguous() for name, p in student.model.named_parameters()}
         save_file(tensors, str(folder / WEIGHTS), metadata={"format": "pt"})
+        student.model.config.architectures = [type(student.model).__name__]  # servers choose the class by it, as save_pretrained writes it
         student.model.config.save_pretrained(str(folder))
         if getattr(student.model, "generation_config", None) is not None:
             student.model.generation_config.save_pretrained(str(folder))

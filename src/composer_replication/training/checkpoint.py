@@ -171,4 +171,10 @@ def check_resume(state: Mapping[str, Any], *, settings: Mapping[str, Any], ident
             "the student's start weights are not those of this run: the frozen teacher would be another model",
             fix="load the student that the run started from",
         )
+    if state.get("env_sha256", "") != identity.get("env_sha256", ""):
+        raise DataError(
+            "the file of your own environment has changed since the checkpoint: its tasks would be others",
+            where="rollouts.env",
+            fix="put the file back as it was (data/manifest.json has its hash), or start a new run",
+        )
     return changed

@@ -99,6 +99,7 @@ def train(
     spots = forked.spots(data[0]) if forked is not None else ()
     sampler = _sampler(config, without_views(data[0]) if forked is not None else data[0], data[1], imported=imported)
     identity = {"data_sha256": data_sha256(examples, pairs), "start_sha256": weights_sha256(student.model)}
+    identity["env_sha256"] = "" if live is None else live.world.sha256()
     journal = Journal(run=run, main=accelerator.is_main_process, on_step=on_step, on_event=on_event)
     guard = Guard.of(trainer, live=live, journal=journal) if live is not None else None
     generator = Generator.of(config.rollouts, lora=student.lora, ranks=accelerator.num_processes) if guard is not None else None

@@ -276,6 +276,11 @@ def _anchor_paths(tree: dict[str, Any], base: Path) -> None:
     model = student.get("model") if isinstance(student, dict) else None
     if isinstance(student, dict) and isinstance(model, str) and model.startswith((".", "~")):  # a folder, not a hub name
         student["model"] = str(base / Path(model).expanduser())
+    rollouts = tree.get("rollouts")
+    env = rollouts.get("env") if isinstance(rollouts, dict) else None
+    if isinstance(rollouts, dict) and isinstance(env, str) and ".py:" in env:  # a function in a file, not in a module
+        file, _, function = env.rpartition(":")
+        rollouts["env"] = f"{base / Path(file).expanduser()}:{function}"
 
 
 def _merge(into: dict[str, Any], tree: Mapping[str, Any]) -> None:

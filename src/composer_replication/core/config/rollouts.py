@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from composer_replication.core.config.base import Settings
 from composer_replication.core.config.teachers import TeacherSettings
@@ -33,8 +33,9 @@ class ServerSettings(Settings):
 class RolloutSettings(Settings):
     """Where the student acts while it is trained: without an environment, train uses imported logs only."""
 
-    env: Literal["", "workshop"] = ""
-    """"" = no live rollouts; "workshop" = the small coding environment that is built in."""
+    env: str = ""
+    """"" = no live rollouts; "workshop" = the small coding environment that is built in; "path/to/file.py:function" or
+    "package.module:function" = an environment of your own (docs/rollouts.md)."""
     groups: int = Field(default=8, gt=0)
     """Tasks per step."""
     group_size: int = Field(default=6, ge=2)
@@ -70,6 +71,13 @@ class RolloutSettings(Settings):
     """Seconds an environment may take for one answer before its episode is lost; the workshop has time-outs of its own."""
     tool_threads: int = Field(default=16, gt=0)
     """Environments that answer at the same time, where they allow it."""
+
+    @field_validator("env")
+    @classmethod
+    def _env(cls, name: str) -> str:
+        if name in ("", "workshop") or ":" in name:
+            return name
+        raise ValueError(f"{name!r} is neither 'workshop' nor 'path/to/file.py:function' nor 'package.module:function'")
 
     @model_validator(mode="after")
     def _generator(self) -> Self:

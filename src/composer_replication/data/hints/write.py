@@ -126,7 +126,7 @@ def _draft(context: SiteContext, *, settings: HintsSettings) -> Draft | None:
         if writer in KNOWS:
             text = writer(context)
         else:
-            with users_code(name, writer, setting=f"hints.writers.{context.site.kind}", session_id=context.session.id):
+            with users_code(name, writer, setting=f"hints.writers.{context.site.kind}", on=f"session {context.session.id}"):
                 text = writer(context)
         if text is None:
             continue

@@ -1,20 +1,29 @@
-"""Functions of the user's own, named by import path in the settings."""
+"""Functions of the user's own, named in the settings by import path or by file: "package.module:function", "path/to/file.py:function".
+
+A file is run under a name of its own, made of its path and content, so that it never stands for another module; what stands beside
+it is found only where PYTHONPATH finds it.
+"""
 
 from __future__ import annotations
 
 import difflib
+import hashlib
 import importlib
+import importlib.util
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from importlib.abc import SourceLoader
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from composer_replication.core.errors import ConfigError
 
 
 def load_function(path: str, *, setting: str, built_in: Iterable[str] = ()) -> Callable[..., Any]:
-    """The function at "package.module:function"; raises ConfigError that names the setting and what is wrong.
+    """The function at "package.module:function" or "file.py:function"; raises ConfigError that names the setting and what is wrong.
 
     `built_in` are the names that would have done as well: a mistyped one is answered with the nearest.
 
@@ -22,13 +31,15 @@ def load_function(path: str, *, setting: str, built_in: Iterable[str] = ()) -> C
     '[1]'
     """
     where = f"[{setting}]"
-    module_name, colon, name = path.partition(":")
-    if not (colon and module_name and name):
+    module_name, _, name = path.rpartition(":")
+    if not (module_name and name):
         near = did_you_mean(path, built_in)
         fix = f"{near}, or write it as package.module:function" if near else "write it as package.module:function"
         raise ConfigError(f"{path!r} is neither a built-in name nor an import path", where=where, fix=fix)
     try:
-        module = importlib.import_module(module_name)
+        module = _of_file(Path(module_name), where) if module_name.endswith(".py") else importlib.import_module(module_name)
+    except ConfigError:
+        raise
     except ImportError as error:
         raise ConfigError(
             f"cannot import {module_name!r}: {error}",
@@ -43,6 +54,49 @@ def load_function(path: str, *, setting: str, built_in: Iterable[str] = ()) -> C
     return function
 
 
+def files_of(path: str, function: Callable[..., Any]) -> tuple[Path, ...]:
+    """The file that `path` names and, where the function came from elsewhere, its own; what these import is not among them.
+
+    Example: files_of("mine/tasks.py:make", make) -> (Path("mine/tasks.py"),)
+    """
+    module_name = path.rpartition(":")[0]
+    named = module_name if module_name.endswith(".py") else getattr(sys.modules.get(module_name), "__file__", None)
+    own = getattr(sys.modules.get(getattr(function, "__module__", None) or ""), "__file__", None)
+    return tuple(dict.fromkeys(Path(name).resolve() for name in (named, own) if name))
+
+
+def _of_file(file: Path, where: str) -> ModuleType:
+    """The module that a file gives, run once for a path and content."""
+    if not file.is_file():
+        raise ConfigError(f"no file {str(file)!r}", where=where, fix="check the part in front of the colon")
+    loader = _Content(file.resolve())
+    name = f"{file.stem}_{hashlib.sha256(str(loader.file).encode() + loader.content).hexdigest()[:16]}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_loader(name, loader)
+        if spec is None:
+            raise ImportError(f"{file} cannot be loaded")
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses and pickle look a class's module up there
+        try:
+            loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
+
+
+class _Content(SourceLoader):
+    """Runs the bytes that were hashed, never those of a stale .pyc."""
+
+    def __init__(self, file: Path) -> None:
+        self.file, self.content = file, file.read_bytes()
+
+    def get_filename(self, fullname: str) -> str:
+        return str(self.file)
+
+    def get_data(self, path: str) -> bytes:
+        return self.content
+
+
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """A question that names what was probably meant, or "" where nothing is near.
 
@@ -54,17 +108,17 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 
 @contextmanager
-def users_code(path: str, function: Callable[..., Any], *, setting: str, session_id: str) -> Iterator[None]:
-    """Whatever a function of the user's raises inside becomes a ConfigError that names it, its file, and the session.
+def users_code(path: str, function: Callable[..., Any], *, setting: str, on: str) -> Iterator[None]:
+    """Whatever a function of the user's raises inside becomes a ConfigError that names it, its file, and what it was given.
 
-    with users_code("mine:detect", detect, setting="sites.detectors", session_id="s1"): detect(session)
+    with users_code("mine:detect", detect, setting="sites.detectors", on="session s1"): detect(session)
     -> ConfigError: mine:detect raised KeyError: 'x' on session s1 (at mine.py:12 [sites.detectors])
     """
     try:
         yield
     except Exception as error:  # any error of a stranger's function is the stranger's, and is shown as such with its cause
         raise ConfigError(
-            f"{path} raised {_said(error)} on session {session_id}",
+            f"{path} raised {_said(error)} on {on}",
             where=f"{_place(function, error)} [{setting}]",
             fix="correct that function, or take it out of the settings",
         ) from error

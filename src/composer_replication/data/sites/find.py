@@ -52,7 +52,7 @@ def _sites_of_user(name: str, session: Session) -> list[Site]:
     """What a detector of the user's finds, checked against the session: a site that names nothing would fail far from here."""
     setting = "sites.detectors"
     detect = load_function(name, setting=setting, built_in=DETECTORS)
-    with users_code(name, detect, setting=setting, session_id=session.id):
+    with users_code(name, detect, setting=setting, on=f"session {session.id}"):
         given = detect(session)
         found: list[object] | None = list(given) if isinstance(given, Iterable) else None
     sites: list[Site] = []
@@ -105,7 +105,7 @@ def _renamed(session: Session, sites: Iterable[Site], path: str) -> list[Site]:
         ref = refs.get(site.call_id or "")
         kind: object = None
         if site.detector == "tool_error" and ref is not None and ref.result is not None:
-            with users_code(path, name, setting=setting, session_id=session.id):
+            with users_code(path, name, setting=setting, on=f"session {session.id}"):
                 kind = name(ref.result.text, tool=site.tool)
         if kind is not None and not isinstance(kind, str):
             raise ConfigError(f"{path} returned {type(kind).__name__}, not a name", where=f"session {session.id} [{setting}]")

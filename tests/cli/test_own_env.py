@@ -1,0 +1,125 @@
+"""`rollouts.env` by path: the environment of docs/rollouts.md, trained in through the command line, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from composer_replication.core.errors import ConfigError, DataError
+from composer_replication.core.rundir import sha256_of
+from composer_replication.training.world import open_world
+from tests.cli.workspace import files, recompose
+
+pytestmark = pytest.mark.train
+ROOT = Path(__file__).parents[2]
+REWARD = "return float(self.read and self.number in self.said)"
+SETTINGS = """
+[student]
+model = "./student"
+[rollouts]
+env = "envs/guess.py:Guess"
+groups = 2
+group_size = 3
+max_new_tokens = 12
+[train]
+steps = 1
+policy = { weight = 1.0 }
+lm_ce = { weight = 0.0 }
+hint = { weight = 0.0 }
+health = { monitor_tasks = 2, kl_episodes = 2 }
+"""
+
+
+def example() -> str:
+    """The code of docs/rollouts.md."""
+    page = (ROOT / "docs" / "rollouts.md").read_text("utf-8").split("## Your own environment")[1]
+    return page.split("```python\n")[1].split("```")[0]
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """A folder with a student that writes messages with an end, the settings, and the page's environment under envs/."""
+    shutil.copytree(ROOT / "examples" / "workshop_student", tmp_path / "student")
+    (tmp_path / "recompose.toml").write_text(SETTINGS, "utf-8")
+    (tmp_path / "envs").mkdir()
+    (tmp_path / "envs" / "guess.py").write_text(example(), "utf-8")
+    return tmp_path
+
+
+def test_the_pages_environment_is_trained_in_and_resumed_and_an_edited_file_is_refused(work: Path) -> None:
+    env = work / "envs" / "guess.py"
+    assert REWARD in example()
+    env.write_text(example().replace(REWARD, "return (sum(map(ord, self.said)) % 7) / 6"), "utf-8")  # no student here is able to solve it
+    (work / "elsewhere").mkdir()
+    at = ("-c", str(work / "recompose.toml"), "-o", str(work / "out"))
+    said = recompose("train", *at, "--name", "x", "--json", cwd=work / "elsewhere")
+    assert said.code == 0, said.err
+    assert said.value["statuses"]["policy"] == "active"
+    run = work / "out" / "runs" / "x"
+    (line,) = [json.loads(text) for text in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+    assert line["rollouts/episodes"] == 6 and 0 < line["rollouts/success"] < 1 and line["health/monitor"] >= 0
+    played = [json.loads(text) for path in sorted((run / "samples").glob("*.jsonl")) for text in path.read_text("utf-8").splitlines()]
+    assert "Which number stands in number.txt?" in json.dumps(played) and "train-" in json.dumps(played)
+    assert json.loads((run / "resolved.json").read_bytes())["rollouts"]["env"] == f"{env}:Guess"
+    inputs = {i["path"]: i["sha256"] for i in json.loads((run / "data" / "manifest.json").read_bytes())["inputs"]}
+    assert inputs == {str(env): sha256_of(env)}
+    more = ("train", *at, "--resume", str(run), "--accept-changes")
+    said = recompose(*more, cwd=work)
+    assert said.code == 0, said.err
+    env.write_text(example(), "utf-8")
+    said = recompose(*more, "--train.steps", "2", cwd=work)
+    assert said.code == 1 and "the file of your own environment has changed" in " ".join(said.err.split())
+    assert len((run / "metrics.jsonl").read_text("utf-8").splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ("worksop", "neither 'workshop' nor"),
+        ("envs/none.py:Guess", "no file"),
+        ("envs/guess.py:Guesses", "has no function 'Guesses'"),
+        ("envs/breaks.py:make", "raised ZeroDivisionError"),
+        ("envs/made.py:no_env", "gave dict, which is no environment: it lacks open(), reply(), reward(), measures(), close(), task_id"),
+        ("envs/made.py:raising", "raised KeyError: 'x' on seed"),
+        ("no_such_package_x:make", "cannot import 'no_such_package_x'"),
+    ],
+)
+def test_what_cannot_be_played_in_is_named_before_a_run_exists(work: Path, env: str, words: str) -> None:
+    (work / "envs" / "breaks.py").write_text("1 / 0\n", "utf-8")
+    (work / "envs" / "made.py").write_text(
+        "def no_env(seed, *, split):\n    return {}\n\n\ndef raising(seed, *, split):\n    return {}['x']\n", "utf-8"
+    )
+    there = files(work)
+    said = recompose("train", "--rollouts.env", env, "--dry-run", cwd=work)
+    assert said.code != 0 and words in " ".join(said.err.replace("│", " ").split()), said.err
+    assert "rollouts.env" in said.err and files(work) - there == set()
+
+
+def test_a_seed_is_a_task_and_no_task_is_both_trained_on_and_watched(work: Path) -> None:
+    path = work / "envs" / "guess.py"
+    with open_world(f"{path}:Guess") as world:
+        first, again, other = (next(world.train(seed)) for seed in (1, 1, 2))
+        assert first().task_id == first().task_id == again().task_id != other().task_id
+        assert first() is not first() and len({make().task_id for make in world.monitor(1, 5)}) == 5
+        before = world.sha256()
+    path.write_text(example().replace('f"{split}-{seed}"', '"one"'), "utf-8")
+    with open_world(f"{path}:Guess") as world:
+        assert world.sha256() != before
+        next(world.train(1))()
+        (watched,) = world.monitor(1, 1)
+        with pytest.raises(DataError, match="both trained on and watched"):
+            watched()
+
+
+def test_a_task_that_fails_later_ends_the_run_with_the_line_that_failed(work: Path) -> None:
+    path: Any = work / "envs" / "late.py"
+    path.write_text("def make(seed, *, split):\n    raise OSError('disk')\n", "utf-8")
+    with (
+        open_world(f"{path}:make") as world,
+        pytest.raises(ConfigError, match=r"raised OSError: disk on seed \d+, split 'train'.*late.py:2"),
+    ):
+        next(world.train(1))()
