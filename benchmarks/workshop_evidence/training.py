@@ -124,7 +124,7 @@ def _told(run: RunDir) -> dict[str, Any]:
     """What a run directory says about its training; `kept` are the steps of the weights that were kept, after a stop fewer than taken."""
     lines = run.metrics()
     restored = [event for event in run.events() if event["kind"] == "restored"]
-    timed = [line["step_s"] for line in lines if "step_s" in line]  # TRL times its steps in a log of its own
+    timed = [line["step_s"] for line in lines if "step_s" in line]
     drift = [line["health/kl"] for line in lines if "health/kl" in line]
     kept = run.checkpoints()
     return {

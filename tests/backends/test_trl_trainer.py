@@ -9,7 +9,9 @@ import shutil
 import signal
 import subprocess
 import sys
+from datetime import datetime
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +172,7 @@ def die(line: dict[str, Any]) -> None:
 
 
 def same_lines(run: RunDir, expected: RunDir) -> None:
-    clock = ("t", "attempt")
+    clock = ("t", "attempt", "step_s")
     lines = [[{k: v for k, v in line.items() if k not in clock} for line in one.metrics()] for one in (run, expected)]
     assert lines[0] == lines[1] and [line["step"] for line in lines[1]] == [1, 2, 3]
     weights = [(one.checkpoint(3) / "model.safetensors").read_bytes() for one in (run, expected)]
@@ -188,7 +190,11 @@ def test_a_killed_run_repeats_itself_when_resumed(tmp_path: Path) -> None:
     same_lines(cut, whole)
     state = json.loads((whole.checkpoint(3) / "trainer.json").read_text("utf-8"))
     assert state["backend"] == "trl" and state["start_sha256"] and state["policy_health"]["best_success"]
-    line = whole.metrics()[0]
+    lines = whole.metrics()
+    line = lines[0]
+    for before, after in pairwise(lines):
+        between = datetime.fromisoformat(after["t"]) - datetime.fromisoformat(before["t"])
+        assert 0 < after["step_s"] < between.total_seconds(), "a step's seconds are its own, without the rollouts before it"
     assert line["health/monitor"] >= 0 and line["health/kl"] == 0.0 and line["rollouts/valid_calls"] > 0
     shutil.rmtree(cut.checkpoint(3))
     (cut.path / "trl" / "checkpoint-3" / "model.safetensors").write_bytes(b"half")

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,6 +170,7 @@ class ComposerReplicationTrainer(_Trainer):
         self._expected_hint_tokens = 0
         self._facts: dict[str, float] = {}
         self._rollouts: tuple[Any, Any] | None = None
+        self._began = time.perf_counter()
         self.listen()
         self.add_callback(_around_step(self))
 
@@ -210,6 +212,7 @@ class ComposerReplicationTrainer(_Trainer):
         out[f"{COUNTS}_tokens"], out[f"{COUNTS}_views"] = tokens, views_of_step  # 0-dim: TRL passes them through
         if self._on_rollouts is not None:
             self._on_rollouts(self.state.global_step, made)
+        self._began = time.perf_counter()
         return out
 
     def _made(self, prompts: list[Any], rollout: tuple[Any, Any, Any, Any]) -> Made:
@@ -326,6 +329,7 @@ class ComposerReplicationTrainer(_Trainer):
                 if statuses[name] != "off" and value is not None:
                     self._metrics["train"][key].append(float(value))
         line["loss"] = sum(self._scales[name] * seen.loss for name, seen in observed.items())
+        line["step_s"] = round(time.perf_counter() - self._began, 4)  # as in training/step.py: without the rollouts
         self._statuses = {f"{name}/status": status for name, status in statuses.items() if status != "off"}
         for key, value in self._facts.items():
             self._metrics["train"][key].append(value)
