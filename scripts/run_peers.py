@@ -31,7 +31,7 @@ INSTALL_S = 600
 TESTS: Mapping[str, tuple[str, ...]] = {
     "trl": ("tests/backends", "tests/benchmarks/test_gpu_and_step.py"),
     "liger": ("tests/backends/test_divergence_peers.py",),
-    "serve": ("tests/peers/test_transformers_serve.py",),
+    "serve": ("tests/peers/test_transformers_serve.py", "tests/peers/test_transformers_serve_teacher.py"),
 }
 """Where each peer's tests stand; a test of Liger has its name in the brackets behind it, one of a server its file in its class name."""
 

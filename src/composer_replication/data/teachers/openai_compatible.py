@@ -274,7 +274,7 @@ def _error_in(body: bytes) -> tuple[int, str] | None:
         value = json.loads(body)
     except (ValueError, RecursionError):
         return None
-    error = value.get("error") if isinstance(value, dict) else None
+    error = (value.get("error") or value.get("detail")) if isinstance(value, dict) else None  # `detail`: FastAPI, so transformers serve
     if not error or value.get("choices"):
         return None
     row = error if isinstance(error, dict) else {"message": error}
