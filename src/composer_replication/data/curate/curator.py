@@ -171,7 +171,9 @@ def _count_of(step: Step) -> Count:
         if bound is not None and bound(text, parameters) <= most:
             return ""
         value = statistic.count(text, parameters)
-        return "" if least <= value <= most else f"{value:g} is not within {least:g} and {most:g}"
+        if least <= value <= most:
+            return ""
+        return f"{value:.3g} is below {least:g}" if value < least else f"{value:.6g} is above {most:g}"
 
     return count
 
