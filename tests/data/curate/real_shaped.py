@@ -191,7 +191,10 @@ def _corrected(rng: random.Random, turn: Turn) -> Turn:
     call = turn.calls[0]
     assert isinstance(call.arguments, Mapping)
     key = next(iter(call.arguments))
-    blocks[place] = replace(call, id="other", arguments={**call.arguments, key: _arguments(rng, call.name)[key]})
+    other = _arguments(rng, call.name)[key]
+    while other == call.arguments[key]:
+        other = _arguments(rng, call.name)[key]
+    blocks[place] = replace(call, id="other", arguments={**call.arguments, key: other})
     return replace(turn, blocks=tuple(blocks))
 
 
@@ -243,7 +246,7 @@ def _german(rng: random.Random) -> tuple[Turn, Turn]:
 def _reworded(rng: random.Random) -> tuple[Turn, Turn]:
     """Two answers that say the same in nearly the same words."""
     words = _sentences(rng, 300)
-    return say(words), say(words.replace(" and ", " & "))
+    return say(words), say(f"{words} That is all.")
 
 
 FAULTS: Mapping[str, Callable[[random.Random], tuple[Turn, Turn]]] = {
@@ -274,10 +277,14 @@ def made_up(count: int, *, seed: int) -> Made:
     for number in range(count):
         fault = next((name for n, name in enumerate(FAULTS) if sound and number % FAULT_EVERY == 9 * n + 8), "")
         chosen, rejected = FAULTS[fault](rng) if fault else _sound(rng)
+        if fault == "text_length_filter" and number % (4 * FAULT_EVERY) > FAULT_EVERY:
+            fault, (chosen, rejected) = "", _sound(rng)
         seen, task = _code(rng, _size(rng, "seen")), f"{_sentences(rng, 200)} Fix test {number}."
         if fault.startswith("document_"):
             chosen, rejected, seen, task = rng.choice(sound)
-            seen += f"  # {number}" if fault == "document_minhash_deduplicator" else ""
+            seen += "\n" * (
+                1 + number // FAULT_EVERY % 20 if fault == "document_minhash_deduplicator" else 0
+            )  # another state that says the same
         elif not fault:
             sound.append((chosen, rejected, seen, task))
         one = pair(chosen, rejected, id=f"s{number}", task=task, seen=seen, tools=TOOLS)

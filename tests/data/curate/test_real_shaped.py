@@ -30,4 +30,4 @@ def test_the_pairs_have_the_shape_of_those_in_sessions() -> None:
     assert 0.12 < sum(len(side.turn.calls) > 1 for side in sides) / len(sides) < 0.22
     assert 500 < sum(len(side.text) for side in sides) / len(sides) < 1000  # 708 there
     assert {call.name for side in sides for call in side.turn.calls} == {"Bash", "Read", "Edit", "Grep", "TodoWrite", "Write"}
-    assert len(FAULTS) == 15 and all(count >= 8 for count in Counter(MADE.faults.values()).values())
+    assert len(FAULTS) == 15 and all(count >= 3 for count in Counter(MADE.faults.values()).values())
