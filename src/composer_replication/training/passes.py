@@ -26,10 +26,10 @@ from torch import Tensor
 
 from composer_replication.core.config.train import TrainSettings
 from composer_replication.losses.channel import Channel
-from composer_replication.models.forward import final_hidden, predictors
+from composer_replication.models.forward import final_hidden
 from composer_replication.models.tree import dropout_active, tree_attention, tree_hidden
 from composer_replication.models.tree_attention import KeyValues
-from composer_replication.tokens.batch import Batch, Rows, Targets
+from composer_replication.tokens.batch import Batch, Targets
 from composer_replication.tokens.tree import Forest, Grower, Pass
 from composer_replication.training.reference import Reference
 from composer_replication.training.state import Trainer
@@ -124,19 +124,14 @@ def run_passes(trainer: Trainer, batch: Batch, uses: Uses) -> Passes:
 def _rows(trainer: Trainer, batch: Batch, uses: Uses) -> Passes:
     model, hidden, places = trainer.student.model, [], {}
     hinted = [(batch.teacher, batch.hint_teacher), *([(batch.wrong, batch.hint_wrong)] if len(batch.wrong) else [])] if uses.hint else []
-    teachers = tuple(_score_rows(trainer, reference, *below) for below in hinted for reference in trainer.teachers)
-    reference = _score_rows(trainer, trainer.references["preference"], batch.pair, batch.response) if uses.reference else None
+    limit = trainer.settings.micro_tokens
+    teachers = tuple(reference.predictors(*below, max_tokens=limit) for below in hinted for reference in trainer.teachers)
+    reference = trainer.references["preference"].predictors(batch.pair, batch.response, max_tokens=limit) if uses.reference else None
     for kind, ids_BT in (("student", batch.student.ids_BT[: len(batch.student) * uses.student]), ("pair", batch.pair.ids_BT[: uses.sides])):
         if len(ids_BT):
             places[kind] = (len(hidden), torch.arange(ids_BT.numel(), device=ids_BT.device).view(ids_BT.shape))
             hidden.append(final_hidden(model, ids_BT))
     return Passes(hidden=tuple(hidden), places=places, teachers=teachers, reference_ND=reference)
-
-
-def _score_rows(trainer: Trainer, reference: Reference, rows: Rows, targets: Targets) -> Tensor:
-    with reference.scoring() as model:
-        places = {"row_N": targets.row_N, "position_N": targets.position_N}
-        return predictors(model, rows.ids_BT, rows.lengths_B, **places, max_tokens=trainer.settings.micro_tokens)
 
 
 # ---- tree ----

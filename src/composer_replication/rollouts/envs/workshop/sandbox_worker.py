@@ -34,6 +34,7 @@ ALL_LAYERS = ("namespaces", "empty_root", "landlock", "seccomp")
 MAX_RECORD_BYTES = 1 << 16
 MAX_TEXT = 4000
 MAX_DEPTH = 8
+_CPU_CLOCK = 2  # CPUCLOCK_SCHED of a whole process: time its threads really ran
 
 
 class Walls:
@@ -171,17 +172,20 @@ class Child:
         finally:
             leave(code)
 
-    def run(self, body: bytes, *, time_s: float) -> dict[str, str]:
-        """Hand over the request and wait for the answer, at most `time_s` seconds.
+    def run(self, body: bytes, *, time_s: float, wall_s: float) -> dict[str, str]:
+        """Hand over the request and wait for the answer, at most `time_s` seconds of its CPU time and `wall_s` in all.
 
         `end`: "answered", "timeout", "too_much_output", or "died" where no answer came.
         """
         end, record = "answered", b""
-        deadline = time.monotonic() + time_s
+        deadline, cpu_deadline = time.monotonic() + wall_s, self.cpu_s() + time_s
         with suppress(BrokenPipeError):  # a child that could not put up its walls has ended: it "died"
             write_all(self.feed, len(body).to_bytes(4, "big") + body)
         while True:
-            ready, _, _ = select.select([self.source], [], [], max(0.0, deadline - time.monotonic()))
+            left_s = min(deadline - time.monotonic(), cpu_deadline - self.cpu_s())
+            ready, _, _ = select.select([self.source], [], [], max(0.0, left_s))  # one thread: CPU time is at most wall time
+            if not ready and left_s > 0:
+                continue
             if not ready:
                 end = "timeout"
                 break
@@ -194,6 +198,10 @@ class Child:
         if end == "answered" and not record:
             end = "died"
         return {"end": end, "record": record.decode("utf-8", errors="replace") if end == "answered" else ""}
+
+    def cpu_s(self) -> float:
+        """The CPU time it has used, by the clock that Linux keeps for every process (clock_getcpuclockid)."""
+        return time.clock_gettime((~self.pid << 3) | _CPU_CLOCK)
 
     def bury(self) -> None:
         """Kill it, also where it closed its pipe and runs on, and collect it; one that has ended does not mind."""
@@ -228,7 +236,7 @@ def send(message: Mapping[str, Any]) -> None:
     write_all(1, len(data).to_bytes(4, "big") + data)
 
 
-def serve(walls: Walls, *, time_s: float, memory_bytes: int) -> None:
+def serve(walls: Walls, *, time_s: float, wall_s: float, memory_bytes: int) -> None:
     """Answer requests until stdin ends; the child of the next run is forked once the answer of this one is out."""
     gc.collect()
     gc.freeze()  # what exists now is shared with every child; a collection would copy its pages
@@ -238,7 +246,7 @@ def serve(walls: Walls, *, time_s: float, memory_bytes: int) -> None:
         if not body:
             child.bury()
             return
-        send(child.run(body, time_s=time_s))
+        send(child.run(body, time_s=time_s, wall_s=wall_s))
         child.bury()
 
 
@@ -250,8 +258,8 @@ def preload() -> None:
 
 
 def main() -> None:
-    """Set the walls, say which stand, and serve; the arguments are the layers to try, seconds, and bytes of memory."""
-    layers, time_s, memory_bytes = sys.argv[1].split(","), float(sys.argv[2]), int(sys.argv[3])
+    """Set the walls, say which stand, and serve; the arguments are the layers, seconds of CPU time and in all, bytes of memory."""
+    layers, (time_s, wall_s), memory_bytes = sys.argv[1].split(","), map(float, sys.argv[2:4]), int(sys.argv[4])
     try:
         preload()
         walls = Walls(layers)
@@ -267,4 +275,4 @@ def main() -> None:
         send({"refused": str(error)})
         return
     send({"in_force": walls.in_force, "missing": walls.missing})
-    serve(walls, time_s=time_s, memory_bytes=memory_bytes)
+    serve(walls, time_s=time_s, wall_s=wall_s, memory_bytes=memory_bytes)
