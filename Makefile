@@ -1,6 +1,6 @@
 # make demo   set up by itself, then: a small student's own logs -> hints -> three channels -> a table with a placebo (three to four minutes)
 # make test   set up by itself, then: every check and every test
-# Others: setup, mutants, peers (the TRL backend in .venv-peers), data-juicer (curation against the real one, 2 GB), bench, evidence (docs/evidence.md anew, about an hour), format, clean. Another Python: make test PYTHON=python3.12
+# Others: setup, mutants, peers (the TRL backend in .venv-peers), data-juicer (curation against the real one, 600 MB), bench, evidence (docs/evidence.md anew, about an hour), format, clean. Another Python: make test PYTHON=python3.12
 PYTHON ?= python3
 BIN := .venv/bin
 export TOKENIZERS_PARALLELISM ?= false
@@ -38,7 +38,7 @@ mutants: setup
 peers:
 	@$(PYTHON) scripts/run_peers.py
 
-data-juicer: setup
+data-juicer:
 	@$(PYTHON) scripts/run_data_juicer.py
 
 bench: setup

@@ -99,7 +99,9 @@ def main() -> int:
     numbers: dict[str, dict[str, float | None]] = {who: _numbers(told) for who, told in scores.items()}
     print(json.dumps(numbers))
     if options.json:
-        options.json.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
+        from page import about  # beside this file
+
+        options.json.write_text(json.dumps({"about": about(sys.argv), "rows": numbers}, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

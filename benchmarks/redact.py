@@ -9,6 +9,7 @@ speed     MB of text a second of CPU time, best of --repeat, and the same for a 
           detect-secrets with its default plugins, line by line. A ratio of two speeds of one run holds on any machine;
           MB/s is that of this machine at this hour.
 altered   share of the strings that were changed, without addresses of e-mail and with them.
+recall    share of the planted secrets of tests/core/planting.py (22 kinds, plain and encoded) of which nothing is left.
 
 Prints a table, and JSON with --json FILE; exits with 1 if a limit is missed.
 """
@@ -26,13 +27,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from composer_replication.core.redact import find_secrets
+from composer_replication.core.redact import Redactor, find_secrets
 from composer_replication.core.secret_rules import LOOSE_RULES, TOKEN_RULES
 from composer_replication.core.trace import ToolCall
 from composer_replication.data.ingestion.claude_code import ingest
 from composer_replication.data.ingestion.find import find_logs
 
-MIN_MB_PER_S, MIN_RATIO, MAX_ALTERED = 20.0, 2.0, 0.01
+ROOT = Path(__file__).resolve().parent.parent
+MIN_MB_PER_S, MIN_RATIO, MAX_ALTERED, MIN_RECALL = 20.0, 2.0, 0.01, 0.99
 SCANNER_CHARS = 200_000
 LINES = (
     "    def {0}(self, {1}: str, *, {2}: int = {n}) -> None:",
@@ -112,6 +114,16 @@ def detect_secrets() -> Callable[[str], object]:
     return run
 
 
+def recall() -> dict[str, float]:
+    """How many secrets are planted, of how many kinds, and the share of them that goes."""
+    sys.path.insert(0, str(ROOT))
+    from tests.core.planting import KINDS, planted, still_there
+
+    made, redactor = planted(), Redactor(environ={})
+    left = sum(bool(still_there(one, redactor.text(one.text))) for one in made)
+    return {"planted": len(made), "kinds": len(KINDS), "recall": round(1 - left / len(made), 4)}
+
+
 def main() -> int:
     """Measure, print, compare with the limits."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -130,6 +142,7 @@ def main() -> int:
         "plain_loop_mb_per_s": round(mb_per_s(plain_loop(), few, repeat=2), 2),
         "altered": round(sum(bool(kinds - {"email"}) for kinds in found) / len(texts), 5),
         "altered_with_email": round(sum(map(bool, found)) / len(texts), 5),
+        **recall(),
     }
     numbers["ratio"] = round(numbers["mb_per_s"] / numbers["plain_loop_mb_per_s"], 1)
     if options.scanner:
@@ -139,6 +152,7 @@ def main() -> int:
         ("MB a second on one core", numbers["mb_per_s"], ">=", MIN_MB_PER_S),
         ("speed / plain loop over the same patterns", numbers["ratio"], ">=", MIN_RATIO),
         ("strings altered", numbers["altered_with_email"], "<=", MAX_ALTERED),
+        (f"recall on {numbers['planted']} planted secrets of {numbers['kinds']} kinds", numbers["recall"], ">=", MIN_RECALL),
     ]
     missed = False
     for name, value, sign, limit in rows:
@@ -147,7 +161,9 @@ def main() -> int:
         print(f"{name:44s} {value:9.4f}   {sign} {limit}   {'ok' if good else 'MISSED'}")
     print(json.dumps(numbers))
     if options.json:
-        options.json.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
+        from page import about  # beside this file
+
+        options.json.write_text(json.dumps({"about": about(sys.argv), **numbers}, indent=1) + "\n", encoding="utf-8")
     return int(missed)
 
 

@@ -20,6 +20,7 @@ import argparse
 import itertools
 import json
 import statistics
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -153,7 +154,11 @@ def main() -> None:
     if ratios:
         print(f"bytes a token, median over {len(ratios)} calls: {bytes_a_token(sessions):.2f} (the estimate uses {BYTES_PER_TOKEN})")
     if args.json:
-        args.json.write_text(json.dumps({"cached": args.cached, "rows": [asdict(row) for row in rows]}, indent=1) + "\n", "utf-8")
+        from page import about  # beside this file
+
+        told = {"cached": args.cached, "usd": args.input_usd, "bytes_a_token": bytes_a_token(sessions) if ratios else None}
+        told |= {"estimate": BYTES_PER_TOKEN, "rows": [asdict(row) for row in rows]}
+        args.json.write_text(json.dumps({"about": about(sys.argv), **told}, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

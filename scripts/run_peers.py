@@ -36,26 +36,26 @@ TESTS: Mapping[str, tuple[str, ...]] = {
 """Where each peer's tests stand; a test of Liger has its name in the brackets behind it, one of a server its file in its class name."""
 
 
-def python_of_peers() -> Path:
-    """The interpreter of .venv-peers."""
-    return PEERS / setup.python_in_venv().relative_to(setup.VENV)
+def python_in(folder: Path) -> Path:
+    """The interpreter of an environment."""
+    return folder / setup.python_in_venv().relative_to(setup.VENV)
 
 
-def install() -> str:
-    """Make or refresh .venv-peers; returns why that cannot be done, "" where it is done."""
+def install(folder: Path = PEERS, *, pins: Path = PINS) -> str:
+    """Make or refresh an environment: .venv's packages, the pinned ones on top; returns why that cannot be done, "" where it is."""
     try:
         setup.main()
     except SystemExit as error:
         return _first_line(error)
-    mark, wanted = PEERS / ".stamp", f"{setup.stamp()}\n{PINS.read_text('utf-8')}"
-    if mark.exists() and mark.read_text("utf-8") == wanted and python_of_peers().exists():
+    mark, wanted = folder / ".stamp", f"{setup.stamp()}\n{pins.read_text('utf-8')}"
+    if mark.exists() and mark.read_text("utf-8") == wanted and python_in(folder).exists():
         return ""
-    print("peers: .venv-peers (the packages of .venv, and requirements/peers.txt)", flush=True)
+    print(f"peers: {folder.name} (the packages of .venv, and requirements/{pins.name})", flush=True)
     mark.unlink(missing_ok=True)
-    venv.create(PEERS, with_pip=False, clear=True)
-    (_packages(python_of_peers()) / "base.pth").write_text(f"{_packages(setup.python_in_venv())}\n", "utf-8")
-    command = [str(setup.python_in_venv()), "-m", "pip", "--python", str(python_of_peers()), "--disable-pip-version-check"]
-    command += ["install", "--quiet", "--no-deps", "--ignore-installed", "--retries", "1", "-r", str(PINS)]
+    venv.create(folder, with_pip=False, clear=True)
+    (_packages(python_in(folder)) / "base.pth").write_text(f"{_packages(setup.python_in_venv())}\n", "utf-8")
+    command = [str(setup.python_in_venv()), "-m", "pip", "--python", str(python_in(folder)), "--disable-pip-version-check"]
+    command += ["install", "--quiet", "--no-deps", "--ignore-installed", "--retries", "1", "-r", str(pins)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=INSTALL_S)
     except subprocess.TimeoutExpired:
@@ -104,7 +104,7 @@ def main() -> int:
     JUNIT.unlink(missing_ok=True)
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "OMP_NUM_THREADS": "1"}
     paths = [path for path in dict.fromkeys(p for paths in TESTS.values() for p in paths) if not path.startswith("tests/backends/")]
-    command = [str(python_of_peers()), "-m", "pytest", "-rs", "-n", "2", "--disable-warnings", f"--junitxml={JUNIT}", *paths]
+    command = [str(python_in(PEERS)), "-m", "pytest", "-rs", "-n", "2", "--disable-warnings", f"--junitxml={JUNIT}", *paths]
     code = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
     lines = closing_lines(JUNIT) if JUNIT.exists() else ["trl: pytest wrote no result"]
     print("\n".join(lines), flush=True)

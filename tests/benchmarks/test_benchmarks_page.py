@@ -132,6 +132,43 @@ def test_a_file_of_another_name_is_refused(tmp_path: Path) -> None:
         gather([tmp_path / "other.json"], tmp_path)
 
 
+def test_curation_names_what_loses_and_pairs_that_differ() -> None:
+    recipes = {
+        "default": {"kept": 9000, "judge_pairs_per_s": 12000, "data_juicer_pairs_per_s": 300, "same_kept_set": True},
+        "with_disagreement_filter": {"kept": 8900, "judge_pairs_per_s": 9000, "data_juicer_pairs_per_s": 100, "same_kept_set": False},
+    }
+    part = {"about": ABOUT, "pairs": 10000, "chars_a_side": 700, "rows_pairs_per_s": 5000, "answers_per_s": 30000, "recipes": recipes}
+    page = render({**measured(), "curate": part})
+    assert "| default | 9000 | 12000 | at least 10000: met | 300 | 40 | the same |" in page
+    assert "| with_disagreement_filter | 8900 | 9000 |  | 100 | 90 | **others** |" in page
+    recipes["default"] = {"kept": 9000, "judge_pairs_per_s": 9999}
+    assert "| default | 9000 | 9999 | at least 10000: **missed** | not installed |" in render({**measured(), "curate": part})
+
+
+def test_redaction_is_held_against_its_three_goals() -> None:
+    part = {"about": ABOUT, "num_texts": 900, "mb": 3.0, "mb_per_s": 19.9, "plain_loop_mb_per_s": 2.0, "ratio": 10.0}
+    part |= {"altered": 0.0, "altered_with_email": 0.02, "planted": 440, "kinds": 22, "recall": 0.9977}
+    page = render({**measured(), "redact": part})
+    assert row_of(page, "| MB per CPU-s |") == "| MB per CPU-s | 19.9 | at least 20: **missed** |"
+    assert row_of(page, "| recall on 440") == "| recall on 440 planted secrets of 22 kinds | 0.9977 | at least 0.99: met |"
+    assert row_of(page, "| share of clean") == "| share of clean strings altered | 0.02000 | at most 0.01: **missed** |"
+
+
+def test_what_a_replay_bills_is_added_up_and_priced() -> None:
+    bills = {"full": {"calls": 9, "sent": 3_000_000, "in_order": 400_000.0}, "chosen": {"calls": 2, "sent": 300_000, "in_order": 100_000.0}}
+    rows = [{"session": name, "steps": 9, "sites": 1, "reported": 4_000_000, **bills} for name in ("a", "b")]
+    part = {"about": ABOUT, "cached": 0.1, "usd": 2.0, "bytes_a_token": 3.4, "estimate": 3.5, "rows": rows}
+    page = render({**measured(), "replay_cost": part})
+    assert row_of(page, "| all |") == "| all | 18 | 2 | 8.000 | 6.000 | 0.800 | 4 | 0.600 | 0.200 | 30.0 |"
+    assert "naive full $6.000, full in order $0.800, chosen $0.600, chosen in order $0.200" in page
+
+
+def test_a_reader_that_names_nothing_has_no_precision() -> None:
+    numbers = {"precision": None, "recall": 0.0, "found": 0, "unlabelled": 3}
+    page = render({**measured(), "hint_reader": {"about": ABOUT, "rows": {"stand-in": numbers}}})
+    assert row_of(page, "| stand-in |") == "| stand-in | none | 0.00 | 0 | 3 |"
+
+
 def test_rollouts_beside_trl_say_more_is_better() -> None:
     side = {"tokens": 80.0, "messages": 7.0, "success": 0.25}
     ours, trl = (

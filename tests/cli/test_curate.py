@@ -57,6 +57,13 @@ def test_the_terminal_names_the_first_of_each_reason(work: Path) -> None:
     said = recompose("curate", cwd=work)
     assert "kept 1: 1 to train on, 0 held out" in said.out
     assert "s1:3: chosen: there is no tool 'Reed'" in said.out and "not run  chat_template_filter" in said.out
+    assert "s5:3: like s0:3" in said.out  # the duplicate and what it repeats
+
+
+def test_no_pairs_at_all_is_said_in_words(work: Path) -> None:
+    (work / "recompose" / "preferences.jsonl").write_text("", "utf-8")
+    said = recompose("curate", cwd=work)
+    assert said.code == 0 and "preferences.jsonl holds no pair" in said.out and "every pair was dropped" not in said.out
 
 
 def test_held_out_pairs_come_first_so_that_no_copy_of_them_is_trained_on(work: Path) -> None:
@@ -92,6 +99,9 @@ def test_rows_for_other_trainers_and_dry_run(work: Path) -> None:
 def test_what_cannot_be_used_is_said_with_a_remedy(work: Path) -> None:
     said = recompose("curate", "--curate.recipe", "defualt", cwd=work)
     assert said.code == 1 and "no recipe 'defualt'" in said.err
+    (work / "bytes.yaml").write_bytes(b"\xff\xfep\x00")
+    said = recompose("curate", "--curate.recipe", "bytes.yaml", cwd=work)
+    assert said.code == 1 and "a recipe is UTF-8 text" in said.err
     said = recompose("curate", "--curate.engine", "data_juicer", cwd=work)
     assert said.code == 1 and "no Python at" in said.err
     write_lines(work / "recompose" / "preferences.jsonl", [record_to_json(Preference(session_id="zz", turn=3, chosen=GOOD))])

@@ -15,11 +15,11 @@ from composer_replication.core.codec import read_preferences, read_sessions, rec
 from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.site import Preference
-from composer_replication.data.curate.curator import Curator, Dropped
+from composer_replication.data.curate.curator import LEAKS, Curator, Dropped
 from composer_replication.data.curate.data_juicer import DataJuicer, curate_with
 from composer_replication.data.curate.export import rows_of
 from composer_replication.data.curate.pair import Pair, pairs_of
-from composer_replication.data.curate.recipe import load_recipe
+from composer_replication.data.curate.recipe import DUPLICATES, load_recipe
 from composer_replication.tokens.split import is_held_out
 
 
@@ -86,16 +86,22 @@ def _pairs(job: Job) -> Iterator[Pair]:
         raise DataError(f"{len(strange)} pairs of sessions that are not here, e.g. {strange[0]}", where=str(job.preferences))
 
 
+def _like(dropped: Dropped) -> str:
+    return f"like {dropped.detail}" if dropped.reason in (*DUPLICATES, LEAKS) else dropped.detail
+
+
 def _show(job: Job, report: dict[str, Any], out: list[Dropped]) -> None:
     screen = job.screen
     screen.line(f" recipe   {report['recipe']}, engine {report['engine']}")
     kept = f"{report['kept']}: {report['kept_train']} to train on, {report['kept_held_out']} held out"
     screen.line(f" pairs    {report['pairs']}, kept {kept} (of {report['sessions']} sessions, {report['repositories']} repositories)")
-    example = {dropped.reason: f"{dropped.pair_id}: {dropped.detail}" for dropped in reversed(out)}
+    example = {dropped.reason: f"{dropped.pair_id}: {_like(dropped)}" for dropped in reversed(out)}
     rows = [(reason, count, example[reason]) for reason, count in report["dropped"].items()]
     if rows:
         screen.table(rows, head=("dropped by", "pairs", "the first of them"))
     for name in report["idle"]:
         screen.line(f" not run  {name}: no student's template is at hand", style="yellow")
-    if report["pairs"] and not report["kept"]:
+    if not report["pairs"]:
+        screen.line(f" {job.preferences} holds no pair: the teachers agreed nowhere against the student, or were not asked", style="yellow")
+    elif not report["kept"]:
         screen.line(" every pair was dropped: the preference channel would have nothing to train on", style="yellow")

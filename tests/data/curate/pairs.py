@@ -1,8 +1,7 @@
-"""Pairs of usual shape for the tests of curation: half of the messages only call tools, the rest say a sentence or two."""
+"""Single pairs for the tests of curation; real_shaped.py makes many."""
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 from composer_replication.core.site import Preference
@@ -22,7 +21,6 @@ TOOLS = (
     ToolSpec(name="Bash", parameters={"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}),
 )
 TEXT = "the test reads its limit from config and fails because nobody set it so let us look at what main does with the value first"
-WORDS = TEXT.split()
 
 
 def say(text: str, *, author: str = "student") -> Turn:
@@ -34,7 +32,13 @@ def call(name: str, *, words: str = "", call_id: str = "c1", author: str = "stud
 
 
 def session(
-    own: Turn, *, id: str = "s1", task: str = "Fix the failing test.", seen: str = "x = 1", repository: str = "acme/app"
+    own: Turn,
+    *,
+    id: str = "s1",
+    task: str = "Fix the failing test.",
+    seen: str = "x = 1",
+    repository: str = "acme/app",
+    tools: tuple[ToolSpec, ...] = TOOLS,
 ) -> Session:
     """A request, a file that was read, and then the student's own message at turn 3."""
     turns = (
@@ -45,7 +49,7 @@ def session(
     )
     segments = (Segment(start=0, end=len(turns)),)
     return Session(
-        id=id, source=SourceRef(file="f"), turns=turns, segments=segments, tools=TOOLS, tools_origin="log", repository=repository
+        id=id, source=SourceRef(file="f"), turns=turns, segments=segments, tools=tools, tools_origin="log", repository=repository
     )
 
 
@@ -54,51 +58,3 @@ def pair(chosen: Turn, rejected: Turn, *, held_out: bool = False, evidence: dict
     found = {"tier": "exact", "families": ["a", "b", "c"], "of": 3, "evidence": ["own_errored:x"], "usd": {"kimi": 0.002}}
     preference = Preference(session_id=recorded.id, turn=3, chosen=chosen, teachers=("kimi", "glm"), evidence=evidence or found)
     return next(pairs_of(recorded, [preference], held_out=held_out))
-
-
-def message(rng: random.Random) -> Turn:
-    """A message as agents write them: 54 % calls without a word."""
-    words = " ".join(rng.choices(WORDS, k=rng.randint(3, 60))).capitalize() + "."
-    kind = rng.random()
-    if kind < 0.1:
-        return say(
-            rng.choice(
-                [
-                    "",
-                    "y",
-                    "...",
-                    "!!! 100 % ###",
-                    "ha " * 80,
-                    words + " " + words,
-                    "Done.",
-                    "Ok\r\nnow",
-                    "これは、テスト。",
-                    "a\x1cb c\u2003d",
-                ]
-            )
-        )
-    if kind < 0.35:
-        return say(words)
-    name, key = rng.choice([("Read", "file_path"), ("Bash", "command"), ("Read", "path")])
-    value = (
-        f"src/{rng.choice(WORDS)}_{rng.randint(1, 40)}.py"
-        if name == "Read"
-        else f"pytest -q tests/{rng.choice(WORDS)}.py -k {rng.randint(1, 9)}"
-    )
-    return call(name, words=words if kind > 0.8 else "", **{key: value})
-
-
-def usual_pairs(count: int, *, seed: int) -> list[Pair]:
-    """Many pairs; some stand there twice, some states are copies."""
-    rng = random.Random(seed)
-    found: list[Pair] = []
-    for number in range(count):
-        if found and rng.random() < 0.05:
-            old = rng.choice(found)
-            chosen, rejected, task, seen = old.chosen.turn, old.rejected.turn, old.context[0].text, old.context[2].results[0].text
-        else:
-            chosen, rejected = message(rng), message(rng)
-            task = " ".join(rng.choices(WORDS, k=30))
-            seen = "\n".join(f"{rng.choice(WORDS)}_{rng.randint(0, 99)} = {rng.randint(0, 99)}" for _ in range(40))
-        found.append(pair(chosen, rejected, id=f"s{number}", task=task, seen=seen))
-    return found

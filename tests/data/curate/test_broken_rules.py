@@ -53,6 +53,8 @@ def test_calls_without_a_blank_are_not_taken_for_one_word(recipe: Recipe) -> Non
     """words_num_filter with 2 dropped 42 % of compact calls."""
     compact = call("Read", file_path="src/config/limit_17.py")
     assert reasons(recipe, pair(compact, call("Read", file_path="src/limit.py"))) == [""]
+    three = read_recipe("process:\n  - words_num_filter:\n      min_num: 3\n")  # a name and its JSON would be two words
+    assert reasons(three, pair(compact, BETTER), pair(BETTER, say("Look there!"))) == ["", "words_num_filter"]
     one_word = pair(BETTER, say("Look!"))
     assert reasons(read_recipe("process:\n  - words_num_filter:\n      min_num: 2\n"), one_word) == ["words_num_filter"]
 

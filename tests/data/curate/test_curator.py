@@ -36,7 +36,7 @@ def only(*lines: str) -> Recipe:
         (call("Read", file_path="a.py", call_id=""), "call_ids_filter", "calls without an id of their own"),
         (Turn(role="assistant", author="a", blocks=(Thinking("I should read a.py"),)), "answer_not_empty_filter", "says nothing"),
         (say("I will look at\n  what the test   reads."), "chosen_differs_filter", "both do the same"),
-        (say("y" * 40001), "text_length_filter", "40001 is not within 1 and 40000"),
+        (say("y" * 40001), "text_length_filter", "40001 is above 40000"),
         (say("we look at the same line and " * 30), "word_repetition_filter", "chosen: "),
         (say("ha" * 300), "character_repetition_filter", "chosen: "),
         (

@@ -12,7 +12,7 @@ from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.data.curate.curator import Curator
 from composer_replication.data.curate.data_juicer import DataJuicer, curate_with, operator_of
 from composer_replication.data.curate.recipe import load_recipe, read_recipe
-from tests.data.curate.pairs import usual_pairs
+from tests.data.curate.real_shaped import made_up
 
 FAKE = """
 import json, sys
@@ -63,7 +63,7 @@ def test_an_environment_that_is_not_there_is_named_with_how_to_make_one() -> Non
 def test_a_package_that_it_would_install_by_itself_is_named_before_anything_runs(tmp_path: Path) -> None:
     engine = fake_engine(tmp_path, modules="data_juicer torch datasets")
     with pytest.raises(ConfigError, match="would install ray, aiohttp by itself"):
-        curate_with(engine, load_recipe("default"), usual_pairs(3, seed=1))
+        curate_with(engine, load_recipe("default"), made_up(3, seed=1).pairs)
 
 
 RECIPE = """
@@ -72,7 +72,7 @@ process:
   - tool_arguments_filter
   - text_length_filter:
       min_len: 12
-      max_len: 120
+      max_len: 900
   - document_deduplicator
   - document_minhash_deduplicator
 """
@@ -80,15 +80,15 @@ process:
 
 def test_one_row_per_message_no_skipping_no_secrets_and_the_same_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENROUTER_API_KEY", "sk-secret")
-    recipe, pairs = read_recipe(RECIPE), usual_pairs(200, seed=5)
+    recipe, pairs = read_recipe(RECIPE), made_up(400, seed=5).pairs
     curator, judged = curate_with(fake_engine(tmp_path), recipe, pairs)
     embedded = Curator(recipe)
     kept = [pair.id for pair in pairs if embedded.judge(pair) is None]
-    assert [pair.id for pair, dropped in judged if dropped is None] == kept and 10 < len(kept) < 190
+    assert [pair.id for pair, dropped in judged if dropped is None] == kept and 100 < len(kept) < 350
     reasons = {dropped.reason for _, dropped in judged if dropped is not None}
     assert {"data_juicer_text", "document_deduplicator", "tool_arguments_filter"} <= reasons
     report = curator.report()
-    assert report.pairs == 200 == report.kept + sum(report.dropped.values()) and report.kept == len(kept)
+    assert report.pairs == 400 == report.kept + sum(report.dropped.values()) and report.kept == len(kept)
 
 
 def test_a_run_that_fails_is_an_error_with_its_last_words(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from composer_replication.core.jsonl import write_lines
 from composer_replication.core.trace import Text, Thinking
 from composer_replication.data.curate.export import pair_of, read_rows, row_of, rows_of
 from composer_replication.data.curate.pair import Pair
-from tests.data.curate.pairs import call, pair, say, usual_pairs
+from tests.data.curate.pairs import call, pair, say
+from tests.data.curate.real_shaped import made_up
 
 ONE = pair(call("Read", words="I read it — first.", file_path="src/ü.py"), say("Done."), held_out=True)
 
@@ -38,7 +39,7 @@ def test_a_row_has_flat_text_and_chat_messages() -> None:
 
 
 def test_pairs_come_back_as_they_were(tmp_path: Path) -> None:
-    pairs = [ONE, *usual_pairs(60, seed=3)]
+    pairs = [ONE, *made_up(60, seed=3).pairs]
     path = tmp_path / "rows.jsonl"
     write_lines(path, rows_of(pairs))
     assert list(read_rows(path)) == [chat(one) for one in pairs]

@@ -40,6 +40,7 @@ def test_words_signs_and_letters_are_counted_by_their_definitions(text: str) -> 
 
 
 @given(REPEATED, st.integers(2, 12))
+@example("".join(map(chr, range(0x400, 0x450))) + "ab" * 15, 10)  # two bytes a character, and then a loop
 def test_repetitions_are_counted_by_their_definition_and_never_above_the_bound(text: str, size: int) -> None:
     grams = Counter(text[i : i + size] for i in range(len(text) - size + 1))
     often = sorted((n for n in grams.values() if n > 1), reverse=True)[: int(sqrt(len(grams)))]

@@ -29,6 +29,8 @@ from composer_replication.data.curate.statistics import STATISTICS
 
 Check = Callable[[Pair], str]
 """What is wrong with a pair, "" where nothing is."""
+Count = Callable[[Side], str]
+"""What a number of one message has against it, "" where it is within its bounds."""
 Renders = Callable[[Pair], str]
 """What a student's chat template has against a pair, "" where it takes both messages."""
 LEAKS = "leaks_held_out"
@@ -68,12 +70,15 @@ class Curator:
     refused: Counter[str] = field(default_factory=Counter)
     idle: tuple[str, ...] = ()
     _checks: list[tuple[str, Check]] = field(default_factory=list)
+    _counts: list[tuple[str, Count | None]] = field(default_factory=list)
     _held_out: set[str] = field(default_factory=set)
     _units: dict[str, set[str]] = field(default_factory=lambda: {"session": set(), "repository": set()})
     _kept_any_training: bool = False
 
     def __post_init__(self) -> None:
         for step in self.recipe.steps:
+            if step.name in STATISTICS or step.name in _TURN_CHECKS:
+                self._counts.append((step.name, _count_of(step) if step.name in STATISTICS else None))
             if step.name == "chat_template_filter" and self.renders is None:
                 self.idle = (*self.idle, step.name)
             else:
@@ -106,13 +111,10 @@ class Curator:
         Operators that compare, and those of duplicates, have no say here.
         """
         side = side_of(turn)
-        for step in self.recipe.steps:
-            detail = _TURN_CHECKS[step.name](turn, tools) if step.name in _TURN_CHECKS else ""
-            if step.name in STATISTICS:
-                detail = _out_of_bounds(step, side)
-            if detail:
-                self.refused[step.name] += 1
-                return f"{step.name}: {detail}"
+        for name, count in self._counts:
+            if detail := _TURN_CHECKS[name](turn, tools) if count is None else count(side):
+                self.refused[name] += 1
+                return f"{name}: {detail}"
         return ""
 
     def report(self) -> DropReport:
@@ -134,7 +136,7 @@ class Curator:
     def _check_of(self, step: Step) -> Check:
         parameters = step.parameters
         if step.name in STATISTICS:
-            return partial(_statistic, step)
+            return partial(_statistic, _count_of(step))
         if step.name in _TURN_CHECKS:
             both = step.name == "answer_not_empty_filter"
             return partial(_turn_check, _TURN_CHECKS[step.name], both)
@@ -148,24 +150,32 @@ class Curator:
         return _PAIR_CHECKS[step.name](parameters)
 
 
-def _statistic(step: Step, pair: Pair) -> str:
+def _statistic(count: Count, pair: Pair) -> str:
     """Every side is counted by itself: no number of one side is ever used for the other."""
     for name, side in pair.sides:
-        if detail := _out_of_bounds(step, side):
+        if detail := count(side):
             return f"{name}: {detail}"
     return ""
 
 
-def _out_of_bounds(step: Step, side: Side) -> str:
+def _count_of(step: Step) -> Count:
     statistic, parameters = STATISTICS[step.name], step.parameters
-    if parameters["text_key"] == "words" and side.calls:
-        return ""
-    text = side.text if parameters["text_key"] == "text" else side.words
+    words = parameters["text_key"] == "words"
     least, most = parameters[statistic.least[0]], parameters[statistic.most[0]]
-    if statistic.bound is not None and least <= 0 and statistic.bound(text, parameters) <= most:
-        return ""
-    value = statistic.count(text, parameters)
-    return "" if least <= value <= most else f"{value:g} is not within {least:g} and {most:g}"
+    bound = statistic.bound if least <= 0 else None
+
+    def count(side: Side) -> str:
+        if words and side.calls:
+            return ""
+        text = side.words if words else side.text
+        if bound is not None and bound(text, parameters) <= most:
+            return ""
+        value = statistic.count(text, parameters)
+        if least <= value <= most:
+            return ""
+        return f"{value:.3g} is below {least:g}" if value < least else f"{value:.6g} is above {most:g}"
+
+    return count
 
 
 _TURN_CHECKS: Mapping[str, structure.TurnCheck] = {
@@ -202,9 +212,11 @@ def _same_language(parameters: Mapping[str, Any]) -> Check:
     def check(pair: Pair) -> str:
         if not pair.chosen.prose or not pair.rejected.prose:
             return ""
-        chosen, rejected = guess(pair.chosen.prose), guess(pair.rejected.prose)
-        least = parameters["min_score"]
-        sure = all(found.language and found.score >= least for found in (chosen, rejected))
+        chosen = guess(pair.chosen.prose)
+        if not chosen.language or chosen.score < parameters["min_score"]:
+            return ""
+        rejected = guess(pair.rejected.prose)
+        sure = rejected.language and rejected.score >= parameters["min_score"]
         return f"chosen is {chosen.language}, rejected {rejected.language}" if sure and chosen.language != rejected.language else ""
 
     return check

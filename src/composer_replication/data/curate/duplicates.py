@@ -15,6 +15,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from heapq import nsmallest
+from itertools import chain
 from zlib import crc32
 
 from composer_replication.data.curate.pair import Pair
@@ -26,9 +27,10 @@ _DIGITS_AND_SIGNS = re.compile(r"[\W\d_]+")
 
 def key_of(pair: Pair, *, lowercase: bool, ignore_non_character: bool) -> str:
     """What two equal pairs have in common, as text; the two settings loosen what messages *say*, never what they call."""
-    sides = [_loosened(side.action, lowercase=lowercase, bare=ignore_non_character) for _, side in pair.sides]
-    digest = blake2b(repr((pair.state, *sides)).encode("utf-8", "surrogatepass"), digest_size=16)
-    return digest.hexdigest()
+    chosen, rejected = (_loosened(side.action, lowercase=lowercase, bare=ignore_non_character) for _, side in pair.sides)
+    texts = [pair.state, *chain.from_iterable((*chosen, *rejected))]
+    lengths = [len(chosen), *map(len, texts)]  # so that no two lists of texts are one when joined
+    return blake2b("".join((repr(lengths), *texts)).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _loosened(action: Action, *, lowercase: bool, bare: bool) -> tuple[tuple[str, str], ...]:
@@ -110,8 +112,7 @@ def _sketch(falling: list[int]) -> array[int]:
 
 def _calls(pair: Pair) -> int:
     """A number for what both messages call: only pairs with equal calls meet."""
-    calls = [tuple(part for part in side.action.parts if part[0] != SAY) for _, side in pair.sides]
-    return int.from_bytes(blake2b(repr(calls).encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
+    return hash(tuple(tuple(part for part in side.action.parts if part[0] != SAY) for _, side in pair.sides))
 
 
 def _bands(falling: list[int]) -> list[tuple[int, ...]]:

@@ -7,10 +7,13 @@ guess("def f(x): return x")                               -> Guess(language="", 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 
 MIN_EVIDENCE = 3
 """So many small words, or eight characters of a script, before anything is said."""
+ENOUGH_EVIDENCE = 12
+"""So many small words at the beginning of a text, and the rest is not read."""
 _SCRIPTS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("ja", re.compile("[\u3040-\u30ff]")),
     ("ko", re.compile("[\uac00-\ud7af]")),
@@ -43,7 +46,7 @@ _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """A language ("" = not known) and how much of the evidence speaks for it, 0 to 1."""
+    """A language ("" = not known) and the share of the evidence that is of it, 0 to 1."""
 
     language: str
     score: float
@@ -53,18 +56,19 @@ def guess(text: str) -> Guess:
     """The language of a text, as far as its script and its small words tell."""
     if not text.isascii() and (found := _by_script(text)) is not None:
         return found
-    counts: dict[str, float] = {}
-    words = 0
-    for word in _WORD.findall(text[:2000].lower()):
-        languages = _LANGUAGES_OF.get(word)
-        if languages:
-            words += 1
-            for language in languages:
-                counts[language] = counts.get(language, 0.0) + 1 / len(languages)
-    if words < MIN_EVIDENCE:
+    small = _small_words(text[:400])
+    if len(small) < ENOUGH_EVIDENCE:
+        small += _small_words(text[400:2000])
+    if len(small) < MIN_EVIDENCE:
         return Guess("", 0.0)
-    best = max(counts, key=lambda language: counts[language])
-    return Guess(best, counts[best] / sum(counts.values()))
+    (best, count), *others = Counter(language for languages in small for language in languages).most_common(2)
+    alone = not others or others[0][1] < count  # "is we in" is as good Dutch as English
+    return Guess(best, count / len(small)) if alone else Guess("", 0.0)
+
+
+def _small_words(text: str) -> list[tuple[str, ...]]:
+    """The languages of each small word of a text."""
+    return [languages for word in _WORD.findall(text.lower()) if (languages := _LANGUAGES_OF.get(word))]
 
 
 def _by_script(text: str) -> Guess | None:

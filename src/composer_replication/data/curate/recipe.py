@@ -75,7 +75,11 @@ def load_recipe(which: str | Path) -> Recipe:
     path = Path(which).expanduser()
     if not path.is_file():
         raise ConfigError(f"no recipe {str(which)!r}", where="curate.recipe", fix=f"give a file, or one of {', '.join(SHIPPED)}")
-    return read_recipe(path.read_text("utf-8"), where=str(path))
+    try:
+        text = path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError("a recipe is UTF-8 text, and this is not", where=str(path), fix="write it anew, or name another file") from error
+    return read_recipe(text, where=str(path))
 
 
 def read_recipe(text: str, *, where: str = "recipe") -> Recipe:

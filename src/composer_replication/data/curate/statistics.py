@@ -9,6 +9,7 @@ and stripped of special characters, how a repetition is measured. tests/peers/te
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -40,9 +41,8 @@ def _code_points(ranges: str) -> frozenset[str]:
 
 SPECIAL = _code_points(_SPECIAL)
 _BLANKS = " \n\t"  # between words; every other blank is a special character like a comma
-_DELETE = dict.fromkeys(map(ord, SPECIAL))
-_WORD_TABLE: dict[int, str | None] = {**_DELETE, **dict.fromkeys(map(ord, _BLANKS), " ")}
-# The same for plain ASCII, which is a hundred times faster over bytes.
+# ASCII is counted over bytes, a hundred times faster; what is not ASCII is looked for first, and there is little of it.
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 _ASCII_DELETE = bytes(n for n in range(128) if chr(n) in SPECIAL)
 _ASCII_TO_BLANK = bytes.maketrans(b"\n\t", b"  ")
 _ASCII_DELETE_IN_WORDS = bytes(n for n in _ASCII_DELETE if chr(n) not in _BLANKS)
@@ -74,27 +74,34 @@ def text_len(text: str, parameters: Mapping[str, Any]) -> float:
 
 def num_words(text: str, parameters: Mapping[str, Any]) -> float:
     """Words: what stands between blanks and is not made of special characters alone."""
-    if text.isascii():
-        pieces: list[Any] = text.encode().translate(_ASCII_TO_BLANK, _ASCII_DELETE_IN_WORDS).split(b" ")
-    else:
-        pieces = text.translate(_WORD_TABLE).split(" ")
-    return len(pieces) - pieces.count(pieces[0][:0])
+    pieces = _in_ascii(text).translate(_ASCII_TO_BLANK, _ASCII_DELETE_IN_WORDS).split(b" ")
+    return len(pieces) - pieces.count(b"")
+
+
+def _in_ascii(text: str) -> bytes:
+    """A text with as many words: without the special characters beyond ASCII, and "x" for every run of other characters there."""
+    return (text if text.isascii() else _NOT_ASCII.sub(lambda run: "" if SPECIAL.issuperset(run[0]) else "x", text)).encode()
+
+
+def _apart(text: str) -> tuple[bytes, str]:
+    """What is ASCII, and what is not."""
+    return (text.encode(), "") if text.isascii() else (text.encode("ascii", "ignore"), "".join(_NOT_ASCII.findall(text)))
 
 
 def special_char_ratio(text: str, parameters: Mapping[str, Any]) -> float:
     """The share of special characters; blanks and digits are special, too."""
     if not text:
         return 0.0
-    rest = text.encode().translate(None, _ASCII_DELETE) if text.isascii() else text.translate(_DELETE)
-    return (len(text) - len(rest)) / len(text)
+    plain, others = _apart(text)
+    return (len(plain) - len(plain.translate(None, _ASCII_DELETE)) + sum(map(SPECIAL.__contains__, others))) / len(text)
 
 
 def alnum_ratio(text: str, parameters: Mapping[str, Any]) -> float:
     """The share of letters and digits."""
     if not text:
         return 0.0
-    count = len(text.encode().translate(None, _ASCII_NOT_ALNUM)) if text.isascii() else sum(map(str.isalnum, text))
-    return count / len(text)
+    plain, others = _apart(text)
+    return (len(plain.translate(None, _ASCII_NOT_ALNUM)) + sum(map(str.isalnum, others))) / len(text)
 
 
 def max_line_length(text: str, parameters: Mapping[str, Any]) -> float:
@@ -114,25 +121,28 @@ def char_rep_ratio(text: str, parameters: Mapping[str, Any]) -> float:
     grams = len(text) - size + 1
     if grams <= 0:
         return 0.0
-    counts = sorted(Counter(text[i : i + size] for i in range(grams)).values(), reverse=True)
+    counts = sorted(Counter(map(text.__getitem__, map(slice, range(grams), range(size, len(text) + 1)))).values(), reverse=True)
     repeated = min(int(math.sqrt(len(counts))), len(counts) - counts.count(1))
     return sum(counts[:repeated]) / grams
 
 
 def most_char_rep_ratio(text: str, parameters: Mapping[str, Any]) -> float:
-    """A bound above `char_rep_ratio` in a third of its time: what repeats is at most twice what is not distinct.
+    """A bound above `char_rep_ratio` in a third of its time: the commonest ones once, and then all that repeats.
 
-    Stretches of eight characters, read as integers, repeat wherever longer ones do; each distinct one starts a distinct longer one, but
-    for the last few.
+    Stretches of eight bytes, read as integers, repeat wherever longer ones do; each distinct one starts a distinct longer one, but for
+    those that begin inside of a character and the last few.
     """
     size = parameters["rep_len"]
     grams = len(text) - size + 1
-    if size < 8 or grams < 16 or not text.isascii():
+    if size < 8 or grams < 16:
         return 1.0
-    view, distinct = memoryview(text.encode()), set[int]()
+    data, distinct = text.encode("utf-8", "surrogatepass"), set[int]()
+    view = memoryview(data)
     for start in range(8):
-        distinct.update(view[start : start + (len(text) - start) // 8 * 8].cast("Q").tolist())
-    return min(1.0, 2 * (grams - (len(distinct) - (size - 8))) / grams)
+        distinct.update(view[start : start + (len(data) - start) // 8 * 8].cast("Q").tolist())
+    no_stretch = size - 8 if len(data) == len(text) else len(data) - len(text) + size - 1
+    repeats = grams - (len(distinct) - no_stretch)
+    return min(1.0, (repeats + min(repeats, math.isqrt(grams))) / grams)
 
 
 def word_rep_ratio(text: str, parameters: Mapping[str, Any]) -> float:
@@ -148,9 +158,7 @@ def word_rep_ratio(text: str, parameters: Mapping[str, Any]) -> float:
 def most_word_rep_ratio(text: str, parameters: Mapping[str, Any]) -> float:
     """A bound above `word_rep_ratio` in a fifth of its time: here words lose the signs inside them, too, so more of them are equal."""
     size = parameters["rep_len"]
-    if not text.isascii():
-        return 1.0
-    words = text.lower().encode().translate(_ASCII_TO_BLANK, _ASCII_DELETE_IN_WORDS).split()
+    words = _in_ascii(text.lower()).translate(_ASCII_TO_BLANK, _ASCII_DELETE_IN_WORDS).split()
     grams = len(words) - size + 1
     return 2 * (grams - len(set(zip(*(words[n:] for n in range(size)), strict=False)))) / grams if grams > 0 else 0.0
 

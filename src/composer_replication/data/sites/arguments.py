@@ -18,6 +18,8 @@ from typing import Any
 _SILENT = frozenset(
     ("$schema", "$id", "$defs", "definitions", "$comment", "title", "description", "default", "examples", "deprecated", "readOnly")
 )
+_TYPE_ALONE = _SILENT | {"type"}
+_OBJECT = (dict, Mapping)  # a dict is known for one at once
 _MAX_DEPTH = 60
 _SHOWN = 60
 
@@ -51,7 +53,7 @@ def _look(value: Any, schema: Any, *, at: str, root: Mapping[str, Any], depth: i
     if schema is False:
         yield Misfit(problem=_told(at, value, "is not allowed"))
         return
-    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
+    if not isinstance(schema, _OBJECT) or depth > _MAX_DEPTH:
         yield Misfit(unread="a schema that is no object" if depth <= _MAX_DEPTH else "nesting")
         return
     for keyword, wanted in schema.items():
@@ -86,7 +88,7 @@ _IS: dict[str, Callable[[Any], bool]] = {
     "integer": lambda v: not isinstance(v, bool) and (isinstance(v, int) or (isinstance(v, float) and v.is_integer())),
     "number": lambda v: isinstance(v, (int, float)) and not isinstance(v, bool),
     "array": lambda v: isinstance(v, (list, tuple)),
-    "object": lambda v: isinstance(v, Mapping),
+    "object": lambda v: isinstance(v, _OBJECT),
     "null": lambda v: v is None,
 }
 
@@ -99,25 +101,30 @@ def _type(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> It
         yield Misfit(problem=_told(spot.at, value, f"is not {' or '.join(('an ' if n[0] in 'aio' else 'a ') + n for n in names)}"))
 
 
+def _plainly_fits(value: Any, schema: Any) -> bool:
+    """Whether a schema names a type and asks for nothing else, and the value is of it: most arguments, in a tenth of the time."""
+    return isinstance(schema, dict) and schema.keys() <= _TYPE_ALONE and str(schema.get("type")) in _IS and _IS[str(schema["type"])](value)
+
+
 def _properties(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterator[Misfit]:
-    if not isinstance(wanted, Mapping):
+    if not isinstance(wanted, _OBJECT):
         yield Misfit(unread="properties")
-    elif isinstance(value, Mapping):
+    elif isinstance(value, _OBJECT):
         for name, inner in wanted.items():
-            if name in value:
+            if name in value and not _plainly_fits(value[name], inner):
                 yield from spot.look(value[name], inner, str(name))
 
 
 def _required(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterator[Misfit]:
     if not isinstance(wanted, list):
         yield Misfit(unread="required")
-    elif isinstance(value, Mapping):
+    elif isinstance(value, _OBJECT):
         yield from (Misfit(problem=f"{spot.at}: " * bool(spot.at) + f"{name!r} is missing") for name in wanted if name not in value)
 
 
 def _additional(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterator[Misfit]:
     known = schema.get("properties", {})
-    if not isinstance(value, Mapping) or not isinstance(known, Mapping):
+    if not isinstance(value, _OBJECT) or not isinstance(known, _OBJECT):
         return
     for name in value:
         if name in known:
