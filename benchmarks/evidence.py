@@ -89,7 +89,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
 
 def _gather(options: argparse.Namespace) -> None:
     """Everything that takes time; writes the JSON."""
-    from workshop_evidence.training import Work, prepare, train_arm
+    from workshop_evidence.training import Work, prepare, prepare_pairs, train_arm
 
     if options.fresh and options.work.exists():
         shutil.rmtree(options.work)
@@ -103,6 +103,7 @@ def _gather(options: argparse.Namespace) -> None:
         if not (work.student / "model.safetensors").exists():
             raise SystemExit(f"evidence: no student in {work.student}; make it with scripts/warm_up.py, or leave level {work.level} out")
     list(_side_by_side(prepare, works, workers=options.workers))
+    list(_side_by_side(prepare_pairs, [work for work in works if _on_pairs(options, work.level)], workers=options.workers))
     print(f"evidence: logs and data of {len(works)} seeds are there, {time.monotonic() - began:.0f} s", flush=True)
     jobs = [(work, name) for work in works for name in _arms(options, work.level)]
     jobs.sort(key=lambda job: options.seed_list.index(job[0].seed))  # a whole seed of every level first
@@ -126,6 +127,11 @@ def _arms(options: argparse.Namespace, level: int) -> list[str]:
     from workshop_evidence.training import trl_python
 
     return [name for name, arm in ARMS.items() if name in options.arms and level in arm.levels and (not arm.needs_trl or trl_python())]
+
+
+def _on_pairs(options: argparse.Namespace, level: int) -> bool:
+    """Whether an arm of this level is trained on pairs of its own."""
+    return any(ARMS[name].pairs for name in _arms(options, level))
 
 
 def _side_by_side(one: Callable[[T], R], items: Sequence[T], *, workers: int) -> Iterable[R]:
@@ -175,7 +181,8 @@ def _level(options: argparse.Namespace, works: Sequence[Any], told: dict[Any, di
 
 
 def _kept(told: dict[str, Any]) -> dict[str, Any]:
-    return {key: told[key] for key in ("code", "steps", "kept", "state", "rule", "cpu_s", "tokens", "kl", "commit")}
+    kept = ("code", "steps", "kept", "state", "rule", "cpu_s", "tokens", "kl", "commit")
+    return {key: told[key] for key in (*kept, *(["pairs"] if "pairs" in told else []))}
 
 
 def _about(options: argparse.Namespace, *, seconds: float) -> dict[str, Any]:

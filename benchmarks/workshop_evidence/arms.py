@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from composer_replication.cli.demo_settings import AFTER, CONTROLS, MORE_SFT, NO_RULES, PLACEBO, SETTINGS, STEPS
 from composer_replication.cli.demo_student import NUM_LOGS, SLACK
 
+from .pairs import MAX_NULL_ROUNDS, SLIPS, TEACHERS
+
 BEFORE = "before"
 LEVELS = (1, 2)
 _NO_POLICY = ("--train.policy.weight", "0")
@@ -33,7 +35,8 @@ _MAY_STARVE = ("--train.starved_steps", "1000")
 _FORK = ("--train.fork", "true", *_MAY_STARVE)
 # A hint that is credit has no divergence of its own: the demo's would be set and not read, which is refused.
 _CREDIT = (*_MAY_STARVE, "--train.hint.divergence", "jsd", "--train.hint.combination")
-_CLONE = ("--train.preference.objective", "clone", "--train.preference.anchor", "0")
+_NO_ANCHORS = ("--train.preference.anchor", "0")
+_CLONE = ("--train.preference.objective", "clone", *_NO_ANCHORS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +44,8 @@ class Arm:
     """One way to train the student; `flags` stand on top of the demo's settings, `like` is the arm whose number of steps it has.
 
     Without `stops` no health rule ends it: an arm that was stopped early would not be compared at equal compute. One that needs TRL is
-    trained by the Python of .venv-peers (make peers), and left out where that is not there.
+    trained by the Python of .venv-peers (make peers), and left out where that is not there. `pairs` names one of the sets of pairs.py,
+    in place of the pairs that the demo's three teachers agree on.
     """
 
     text: str
@@ -50,6 +54,11 @@ class Arm:
     like: str = ""
     stops: bool = False
     needs_trl: bool = False
+    pairs: str = ""
+
+
+def _on(pairs: str, text: str, *flags: str) -> Arm:
+    return Arm(text=text, flags=(*_PREFERENCE, *_UNPLAYED, *flags), like="preference", pairs=pairs)
 
 
 def _nulled(how: str) -> tuple[str, ...]:
@@ -103,6 +112,12 @@ ARMS: Mapping[str, Arm] = {
     "preference_placebo": Arm(
         text="preference alone, sides swapped with p = 1/2", flags=(*_PREFERENCE, *_UNPLAYED, *_nulled("swapped_pairs")), like="preference"
     ),
+    "pairs_raw": _on("raw", "preference alone on every answer of five noisy teachers that is not what the student did"),
+    "pairs_filtered": _on("filtered", "the same pairs, of which `recompose curate` kept what its recipe has nothing against"),
+    "pairs_curated": _on("curated", "the pairs on which families of those teachers agree, with evidence, and then `recompose curate`"),
+    "pairs_null": _on("null", "as many pairs of the null test: the same agreement on answers dealt to other places"),
+    "pairs_raw_bare": _on("raw", "as pairs_raw, without anchors", *_NO_ANCHORS),
+    "pairs_curated_bare": _on("curated", "as pairs_curated, without anchors", *_NO_ANCHORS),
     "hint_policy": Arm(text="hint and policy", flags=_NO_PREFERENCE),
     "hint_preference": Arm(text="hint and preference", flags=_NO_POLICY),
     "policy_preference": Arm(text="policy and preference", flags=_NO_HINT),
@@ -163,6 +178,6 @@ def flags_of(name: str) -> tuple[str, ...]:
 
 def settings_sha256() -> str:
     """A hash of all that decides what the arms are: the demo's settings and logs, the arms' flags and their steps."""
-    arms = {name: [*flags_of(name), steps_of(name)] for name in ARMS}
-    value = [SETTINGS, STEPS, NUM_LOGS, SLACK, PLACEBO, MORE_SFT, arms]
+    arms = {name: [*flags_of(name), *([arm.pairs] if arm.pairs else []), steps_of(name)] for name, arm in ARMS.items()}
+    value = [SETTINGS, STEPS, NUM_LOGS, SLACK, PLACEBO, MORE_SFT, arms, TEACHERS, SLIPS, MAX_NULL_ROUNDS]
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -47,6 +47,18 @@ QUESTIONS: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (
         (("fork", "logged"), ("fork", "fork_placebo"), ("fork", BEFORE), ("logged", BEFORE), ("hint", "fork")),
     ),
     (
+        "Are agreement and curation worth their price, on the answers of noisy teachers",
+        (
+            ("pairs_curated", "pairs_raw"),
+            ("pairs_curated", "pairs_null"),
+            ("pairs_curated", "pairs_filtered"),
+            ("pairs_filtered", "pairs_raw"),
+            ("pairs_curated_bare", "pairs_raw_bare"),
+            ("pairs_curated", "pairs_curated_bare"),
+            *((name, BEFORE) for name in ("pairs_curated", "pairs_filtered", "pairs_raw", "pairs_null")),
+        ),
+    ),
+    (
         "Does TRL's trainer do what the reference loop does, at the same steps",
         (("trl_policy", "policy"), ("trl_policy", "policy_placebo"), ("trl_after", AFTER), ("trl_after", PLACEBO)),
     ),
