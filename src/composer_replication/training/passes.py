@@ -42,7 +42,8 @@ Row = tuple[int, ...]
 class Uses:
     """What the weighted channels need of one batch; `sides` is how many pair rows (0, the chosen ones, or both sides).
 
-    `hint` = the views are scored by a teacher, for a loss of their own or for credit; `pairs` = both sides, `reference` = by the start too.
+    `hint` = the views are scored by a teacher, for a loss of their own or for credit; `pairs` = both sides, `reference` = by the start too,
+    where the pairs do not carry what it thinks of them.
     """
 
     policy: bool
@@ -66,7 +67,7 @@ class Uses:
             anchors=bool(weights["preference"] and settings.preference.anchor and len(batch.anchor)),
             sides=(len(batch.pair) if both else batch.num_pairs) if pairs else 0,
             pairs=pairs and both,
-            reference=pairs and settings.preference.has_reference,
+            reference=pairs and settings.preference.has_reference and not len(batch.reference_logp_N),
         )
 
     @property
@@ -118,6 +119,13 @@ def run_passes(trainer: Trainer, batch: Batch, uses: Uses) -> Passes:
     return (_tree if trainer.layout == "tree" else _rows)(trainer, batch, uses)
 
 
+def scored(trainer: Trainer, reference: Reference, rows: Rows, targets: Targets) -> Tensor:
+    """The predictors (N, D) of these tokens by a model without gradient, in the trainer's layout."""
+    if trainer.layout == "tree":
+        return _ask(trainer, {"": (reference, _Question(rows.lists(), targets))})[""]
+    return _score_rows(trainer, reference, rows, targets)
+
+
 # ---- rows ----
 
 
@@ -125,7 +133,7 @@ def _rows(trainer: Trainer, batch: Batch, uses: Uses) -> Passes:
     model, hidden, places = trainer.student.model, [], {}
     hinted = [(batch.teacher, batch.hint_teacher), *([(batch.wrong, batch.hint_wrong)] if len(batch.wrong) else [])] if uses.hint else []
     teachers = tuple(_score_rows(trainer, reference, *below) for below in hinted for reference in trainer.teachers)
-    reference = _score_rows(trainer, trainer.references["preference"], batch.pair, batch.response) if uses.reference else None
+    reference = scored(trainer, trainer.references["preference"], batch.pair, batch.response) if uses.reference else None
     for kind, ids_BT in (("student", batch.student.ids_BT[: len(batch.student) * uses.student]), ("pair", batch.pair.ids_BT[: uses.sides])):
         if len(ids_BT):
             places[kind] = (len(hidden), torch.arange(ids_BT.numel(), device=ids_BT.device).view(ids_BT.shape))
