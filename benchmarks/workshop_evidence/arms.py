@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from composer_replication.cli.demo_settings import AFTER, CONTROLS, MORE_SFT, NO_RULES, PLACEBO, SETTINGS, STEPS
@@ -176,8 +176,10 @@ def flags_of(name: str) -> tuple[str, ...]:
     return arm.flags if arm.stops else (*arm.flags, *NO_RULES)
 
 
-def settings_sha256() -> str:
-    """A hash of all that decides what the arms are: the demo's settings and logs, the arms' flags and their steps."""
-    arms = {name: [*flags_of(name), *([arm.pairs] if arm.pairs else []), steps_of(name)] for name, arm in ARMS.items()}
-    value = [SETTINGS, STEPS, NUM_LOGS, SLACK, PLACEBO, MORE_SFT, arms, TEACHERS, SLIPS, MAX_NULL_ROUNDS]
+def settings_sha256(*, without: Collection[str] = ()) -> str:
+    """A hash of all that decides what the arms are: the demo's settings and logs, the arms' flags, steps and pairs; but for some arms."""
+    there = {name: arm for name, arm in ARMS.items() if name not in without}
+    arms = {name: [*flags_of(name), *([arm.pairs] if arm.pairs else []), steps_of(name)] for name, arm in there.items()}
+    answers = [TEACHERS, SLIPS, MAX_NULL_ROUNDS] if any(arm.pairs for arm in there.values()) else []
+    value = [SETTINGS, STEPS, NUM_LOGS, SLACK, PLACEBO, MORE_SFT, arms, *answers]
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

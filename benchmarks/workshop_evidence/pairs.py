@@ -124,7 +124,7 @@ def raw_pairs(places: Iterable[Place]) -> Iterator[Preference]:
 
 
 def null_pairs(places: Sequence[Place], *, seed: int, min_families: int, wanted: int) -> Iterator[Preference]:
-    """What the same agreement makes of answers that were dealt to other places: `wanted` different pairs, from as many rounds as it takes."""
+    """What the same agreement makes of answers dealt to other places: `wanted` different pairs, from as many rounds as it takes."""
     weigh = partial(weigh_place, min_families=min_families)
     seen: set[tuple[str, int, Action]] = set()
     for number in range(MAX_NULL_ROUNDS):

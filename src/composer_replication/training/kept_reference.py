@@ -7,7 +7,7 @@ The reference is the student as it was at the start, so nothing about it changes
 weights. A pair is scored by itself, in the layout of the run: its numbers do not depend on what else stood in its forward, and those that
 were kept equal those made anew bit for bit. That holds for the same weights, model, layout, kind of device and number of threads, so the
 file is named by a hash of these; within it a pair goes by a hash of its ids. Of other weights, or of a pair that is encoded otherwise,
-there is nothing, and it is made; so it is where the file cannot be read. The run's events say how many were made and how many found.
+there is nothing, and it is made; so it is where the file cannot be read. The run's first event says how many were made and how many found.
 
 With the reference known, no copy of the start's weights is held for it, and a step has no forward for it.
 Shapes: N tokens of the chosen response, then of the rejected one.
@@ -47,6 +47,11 @@ class KeptReference:
     logp_N: Mapping[str, Tensor]
     made: int
     found: int
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """For the run's events."""
+        return {"reference_made": self.made, "reference_found": self.found} if self.logp_N else {}
 
     def told(self, pairs: Iterable[PreferencePair]) -> list[PreferencePair]:
         """The pairs with what the reference thinks of each of their tokens."""

@@ -107,10 +107,10 @@ def train(
     guard = Guard.of(trainer, live=live, journal=journal) if live is not None else None
     generator = Generator.of(config.rollouts, lora=student.lora, ranks=accelerator.num_processes) if guard is not None else None
     with journal.attempt():
-        kept = _reference(trainer, journal, sampler, folder=reference)
+        kept = _reference(trainer, sampler, folder=reference)
         first = _resume(trainer, journal, identity, guard, accept_changes=accept_changes) if resume else 0
         counted = {"ranks": accelerator.num_processes, "examples": len(examples), "pairs": len(pairs)}
-        journal.event("start", step=first, **counted, **_layout(trainer, examples, pairs))
+        journal.event("start", step=first, **counted, **_layout(trainer, examples, pairs), **({} if kept is None else kept.facts))
         if guard is not None and first == 0:
             _checkpoint(trainer, journal, 0, identity, guard)
         sites = [] if not settings.hint.weight else watched(data[0]) if live is None else kept_watched(run) if first else []
@@ -186,14 +186,12 @@ def _sampler(config: Config, examples: Sequence[TrainingExample], pairs: Sequenc
     )
 
 
-def _reference(trainer: Trainer, journal: Journal, sampler: Sampler, *, folder: Path | None) -> KeptReference | None:
+def _reference(trainer: Trainer, sampler: Sampler, *, folder: Path | None) -> KeptReference | None:
     """What the start thinks of every pair that the run will draw, and an end to the copy of its weights; None where nobody asks for it."""
     if "preference" not in trainer.references:
         return None
     kept = keep_reference(trainer, (pair for step in range(trainer.settings.steps) for pair in sampler.step(step)[1]), folder=folder)
     del trainer.references["preference"]
-    if kept.logp_N:
-        journal.event("reference", pairs=len(kept.logp_N), made=kept.made, found=kept.found)
     return kept
 
 
