@@ -69,6 +69,14 @@ QUESTIONS: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (
         (("collapse", BEFORE), ("collapse_stopped", BEFORE), ("collapse_stopped", "collapse")),
     ),
 )
+NOTES: Mapping[str, str] = {
+    "Which policy objective, at the same learning rate": "A step takes one gradient on its own fresh rollouts, so every ratio is 1 and no"
+    " clip acts: there `gspo` is `grpo` and `cispo` is `dapo`, by their formulas. What differs is how advantages are scaled and summed.",
+    "Does TRL's trainer do what the reference loop does, at the same steps": "Not on the same episodes: TRL's environment has one set of"
+    " tools (no unseen names in training) and draws no further groups in the place of flat ones. On one frozen batch both give equal"
+    " losses and gradients (tests/backends).",
+}
+"""What has to be known before a question's answers are read."""
 REQUIRED = ((AFTER, 0.75), ("hint", 0.3))
 """To what share of `before` the hinted mistakes have to fall."""
 
@@ -259,7 +267,8 @@ def _questions(found: Mapping[str, Any]) -> Iterator[str]:
     for title, asked in QUESTIONS:
         pairs = [pair for a, b in asked if (pair := pair_of(found["paired"], a, b)) is not None]
         if pairs:
-            yield f"### {title}?\n\n" + "\n".join(f"- {_answer(pair)}" for pair in pairs)
+            note = f"{NOTES[title]}\n\n" if title in NOTES else ""
+            yield f"### {title}?\n\n{note}" + "\n".join(f"- {_answer(pair)}" for pair in pairs)
 
 
 def _answer(pair: Mapping[str, Any]) -> str:

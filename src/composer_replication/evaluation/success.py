@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -76,13 +76,7 @@ def play_tasks(
     for training tasks, DataError where anything but the task and its results stood in a student's context.
     """
     tasks = evaluation_tasks(settings, seed=seed)
-    sampling = Sampling(
-        temperature=settings.temperature,
-        max_new_tokens=limits.max_new_tokens,
-        max_context_tokens=limits.max_context_tokens,
-        batch_episodes=limits.batch_episodes,
-        seed=stage_seed(seed, "evaluate"),
-    )
+    sampling = replace(Sampling.of(limits, seed=stage_seed(seed, "evaluate")), temperature=settings.temperature)
     envs = [WorkshopEnv(task, sandbox=sandbox) for task in tasks]
     with one_thread():
         rollouts = sample_rollouts(model, envs, renderer=renderer, settings=sampling, author=author, label=LABEL, meter=meter)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Self
 
+from composer_replication.core.config.rollouts import RolloutSettings
 from composer_replication.core.errors import ConfigError
 
 
@@ -53,6 +55,26 @@ class Sampling:
     batch_episodes: int = 32
     seed: int = 0
     limits: Limits = field(default_factory=Limits)
+
+    @classmethod
+    def of(cls, settings: RolloutSettings, *, seed: int) -> Self:
+        """How a run samples, from its settings, e.g. Sampling.of(config.rollouts, seed=7)."""
+        limits = Limits(
+            tool_timeout_s=settings.tool_timeout_s,
+            tool_threads=settings.tool_threads,
+            max_result_chars=settings.max_result_chars,
+            max_calls=settings.max_calls,
+            max_turns=settings.max_turns,
+            max_sampled_tokens=settings.max_sampled_tokens,
+        )
+        return cls(
+            temperature=settings.temperature,
+            max_new_tokens=settings.max_new_tokens,
+            max_context_tokens=settings.max_context_tokens,
+            batch_episodes=settings.batch_episodes,
+            seed=seed,
+            limits=limits,
+        )
 
     def __post_init__(self) -> None:
         if not (0 <= self.temperature < math.inf and 0 < self.top_p <= 1):

@@ -98,12 +98,13 @@ class Forked:
             per_step=min(settings.fork_sites, len(spots)),
             seed=stage_seed(self.config.seed, "fork:sites"),
         )
+        sampling = Sampling.of(self.config.rollouts, seed=stage_seed(self.config.seed, "fork:rollouts"))
         forks = sample_forks(
             model,
             [spot.fork for spot in chosen],
             samples=settings.fork_samples,
             renderer=self.renderer,
-            settings=room_for([len(spot.fork.ids) for spot in chosen], settings=self._sampling()),
+            settings=room_for([len(spot.fork.ids) for spot in chosen], settings=sampling),
             author=self.author,
             label=f"step-{step}:fork:",
             meter=self.meter,
@@ -133,15 +134,6 @@ class Forked:
             ids=example.ids[: message.body[0]],
         )
         return TrainSpot(example=example, view=view, message=message, fork=fork)
-
-    def _sampling(self) -> Sampling:
-        s = self.config.rollouts
-        return Sampling(
-            temperature=s.temperature,
-            max_new_tokens=s.max_new_tokens,
-            batch_episodes=s.batch_episodes,
-            seed=stage_seed(self.config.seed, "fork:rollouts"),
-        )
 
 
 def forked_example(spot: TrainSpot, fork: Fork, *, name: str, author: str) -> TrainingExample:

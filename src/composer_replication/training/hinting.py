@@ -77,10 +77,10 @@ def teacher_rows(how: HintSettings, student_RV: Tensor, teachers_KRV: Tensor) ->
     models = num_models(how)
     if len(teachers_KRV) != models * (1 + how.contrast):
         raise AlignmentError(f"{len(teachers_KRV)} teachers were scored, {models * (1 + how.contrast)} are needed")
-    right_RV = _one(how, teachers_KRV[:models])
+    right_RV = mixed_teacher(how, teachers_KRV[:models])
     if not how.contrast:
         return right_RV
-    return contrast_target(student_RV, right_RV, _one(how, teachers_KRV[models:])[None])
+    return contrast_target(student_RV, right_RV, mixed_teacher(how, teachers_KRV[models:])[None])
 
 
 def plain_divergence(how: HintSettings) -> Divergence:
@@ -93,7 +93,8 @@ def num_models(how: HintSettings) -> int:
     return 2 if how.teacher == "trust_region" else 1
 
 
-def _one(how: HintSettings, models_KRV: Tensor) -> Tensor:
+def mixed_teacher(how: HintSettings, models_KRV: Tensor | Sequence[Tensor]) -> Tensor:
+    """The logits of the teacher: one model's, or of the trust region's two (now, then the start) their mixture."""
     return trust_region(models_KRV[1], models_KRV[0], share=how.trust) if how.teacher == "trust_region" else models_KRV[0]
 
 
@@ -144,8 +145,8 @@ def _sampled(how: HintSettings, student: Rated, teachers: Sequence[Rated], ids_N
     """The sampled-token loss of each token, and k3 of the KL, which is what may be read."""
     logp_N = fused_logprobs(*student, ids_N, temperature=how.temperature, head_gradient="backward")
     with torch.no_grad():
-        if len(teachers) == 1:
-            teacher_N = fused_logprobs(*teachers[0], ids_N, temperature=how.temperature)
+        if not how.contrast:
+            teacher_N = _teacher_logprobs(how, teachers, ids_N)
         else:
 
             def rows(student_RV: Tensor, teachers_KRV: Tensor, ids_R: Tensor) -> Tensor:
@@ -208,7 +209,7 @@ def _teacher_logprobs(how: HintSettings, models: Sequence[Rated], ids_N: Tensor)
         return fused_logprobs(*models[0], ids_N, temperature=how.temperature)
 
     def rows(first_RV: Tensor, models_KRV: Tensor, ids_R: Tensor) -> Tensor:
-        return token_logprobs(_one(how, models_KRV), ids_R)
+        return token_logprobs(mixed_teacher(how, models_KRV), ids_R)
 
     return fused_rows(rows, *models[0], teachers=models, ids_N=ids_N, temperature=how.temperature)
 

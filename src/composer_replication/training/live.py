@@ -35,7 +35,7 @@ from composer_replication.rollouts.episode import Rollout
 from composer_replication.rollouts.groups import Group, Groups, advantages, fresh, sample_groups, scaled_advantages, written
 from composer_replication.rollouts.meter import Meter
 from composer_replication.rollouts.sampler import sample_rollouts
-from composer_replication.rollouts.sampling import Limits, Sampling
+from composer_replication.rollouts.sampling import Sampling
 from composer_replication.tokens.dataset import build_examples
 from composer_replication.tokens.example import Action, HintView, TrainingExample
 from composer_replication.tokens.renderer import Renderer
@@ -161,22 +161,7 @@ class Live:
 
     def sampling(self) -> Sampling:
         """How messages are sampled in this run."""
-        s = self.config.rollouts
-        return Sampling(
-            temperature=s.temperature,
-            max_new_tokens=s.max_new_tokens,
-            max_context_tokens=s.max_context_tokens,
-            batch_episodes=s.batch_episodes,
-            seed=self._seed("rollouts"),
-            limits=Limits(
-                tool_timeout_s=s.tool_timeout_s,
-                tool_threads=s.tool_threads,
-                max_result_chars=s.max_result_chars,
-                max_calls=s.max_calls,
-                max_turns=s.max_turns,
-                max_sampled_tokens=s.max_sampled_tokens,
-            ),
-        )
+        return Sampling.of(self.config.rollouts, seed=self._seed("rollouts"))
 
     def _seed(self, stage: str) -> int:
         return stage_seed(self.config.seed, f"live:{stage}")

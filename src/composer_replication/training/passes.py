@@ -7,7 +7,8 @@
 Two layouts, the same values (config.train.layout):
     rows   student rows are one forward, pair rows another, teacher rows are scored in slices; works with any model
     tree   all rows are one forest (tokens/tree.py): one forward for what gets a gradient; a live teacher reads the hints on the keys and
-           values of that forward; a frozen teacher and the reference of DPO are one pass without gradient, a slow average one of its own;
+           values of that forward; a frozen teacher and the reference of DPO (where the pairs do not carry what it thinks of them) are one
+           pass without gradient, a slow average one of its own;
            a trust region is a live and a frozen teacher
 
 Losses hang on copies of what predicts their tokens (`Passes.leaves`), so each is walked back once, and the trunk once for their sum.
@@ -26,7 +27,7 @@ from torch import Tensor
 
 from composer_replication.core.config.train import TrainSettings
 from composer_replication.losses.channel import Channel
-from composer_replication.models.forward import final_hidden, predictors
+from composer_replication.models.forward import final_hidden
 from composer_replication.models.tree import dropout_active, tree_attention, tree_hidden
 from composer_replication.models.tree_attention import KeyValues
 from composer_replication.tokens.batch import Batch, Rows, Targets
@@ -123,7 +124,7 @@ def scored(trainer: Trainer, reference: Reference, rows: Rows, targets: Targets)
     """The predictors (N, D) of these tokens by a model without gradient, in the trainer's layout."""
     if trainer.layout == "tree":
         return _ask(trainer, {"": (reference, _Question(rows.lists(), targets))})[""]
-    return _score_rows(trainer, reference, rows, targets)
+    return reference.predictors(rows, targets, max_tokens=trainer.settings.micro_tokens)
 
 
 # ---- rows ----
@@ -132,19 +133,14 @@ def scored(trainer: Trainer, reference: Reference, rows: Rows, targets: Targets)
 def _rows(trainer: Trainer, batch: Batch, uses: Uses) -> Passes:
     model, hidden, places = trainer.student.model, [], {}
     hinted = [(batch.teacher, batch.hint_teacher), *([(batch.wrong, batch.hint_wrong)] if len(batch.wrong) else [])] if uses.hint else []
-    teachers = tuple(_score_rows(trainer, reference, *below) for below in hinted for reference in trainer.teachers)
-    reference = scored(trainer, trainer.references["preference"], batch.pair, batch.response) if uses.reference else None
+    limit = trainer.settings.micro_tokens
+    teachers = tuple(reference.predictors(*below, max_tokens=limit) for below in hinted for reference in trainer.teachers)
+    reference = trainer.references["preference"].predictors(batch.pair, batch.response, max_tokens=limit) if uses.reference else None
     for kind, ids_BT in (("student", batch.student.ids_BT[: len(batch.student) * uses.student]), ("pair", batch.pair.ids_BT[: uses.sides])):
         if len(ids_BT):
             places[kind] = (len(hidden), torch.arange(ids_BT.numel(), device=ids_BT.device).view(ids_BT.shape))
             hidden.append(final_hidden(model, ids_BT))
     return Passes(hidden=tuple(hidden), places=places, teachers=teachers, reference_ND=reference)
-
-
-def _score_rows(trainer: Trainer, reference: Reference, rows: Rows, targets: Targets) -> Tensor:
-    with reference.scoring() as model:
-        places = {"row_N": targets.row_N, "position_N": targets.position_N}
-        return predictors(model, rows.ids_BT, rows.lengths_B, **places, max_tokens=trainer.settings.micro_tokens)
 
 
 # ---- tree ----

@@ -11,7 +11,7 @@ mixed (training/hinting.py). None ever has dropout or a gradient.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -21,8 +21,11 @@ from torch import Tensor
 
 from composer_replication.core.errors import DataError
 from composer_replication.losses.channel import Channel
-from composer_replication.models.forward import scoring
+from composer_replication.models.forward import predictors, project, scoring
 from composer_replication.models.load import Student
+from composer_replication.tokens.batch import Rows, Targets
+
+_CHUNK = 2048  # tokens whose logits are held at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,17 @@ class Reference:
         """The model without gradient, without dropout, and with its adapters off where it stands for the start."""
         with scoring(self.model, adapters=self.adapters):
             yield self.model
+
+    def predictors(self, rows: Rows, targets: Targets, *, max_tokens: int) -> Tensor:
+        """Hidden states (N, D) that predict the targets, at most `max_tokens` padded tokens in one forward."""
+        places = {"row_N": targets.row_N, "position_N": targets.position_N, "max_tokens": max_tokens}
+        with self.scoring() as model:
+            return predictors(model, rows.ids_BT, rows.lengths_B, **places)
+
+    def project(self, hidden_ND: Tensor) -> Tensor:
+        """The logits (N, V) of hidden states of its own."""
+        with self.scoring() as model:
+            return project(model, hidden_ND)
 
     def is_live(self, model: Any) -> bool:
         """Whether it is this very model with its weights of now, so that what a forward of it left behind may be read on."""
@@ -72,6 +86,17 @@ class Reference:
             raise DataError(what, fix="resume with the run's own student and hint.teacher")
         for name, tensor in tensors.items():
             own[name].copy_(tensor)
+
+
+def score_chunks(references: Sequence[Reference], rows: Rows, targets: Targets, *, max_tokens: int) -> Iterator[tuple[slice, list[Tensor]]]:
+    """The logits of every reference at the targets, some targets at a time: which they are, and one (n, V) matrix a reference.
+
+    Example: for where, (logits_NV,) in score_chunks([start], rows, targets, max_tokens=4096): token_logprobs(logits_NV, ids_N[where])
+    """
+    hidden = [reference.predictors(rows, targets, max_tokens=max_tokens) for reference in references]
+    for first in range(0, len(targets), _CHUNK):
+        where = slice(first, first + _CHUNK)
+        yield where, [reference.project(hidden_ND[where]) for reference, hidden_ND in zip(references, hidden, strict=True)]
 
 
 def live(student: Student) -> Reference:

@@ -16,15 +16,12 @@ import torch
 from composer_replication.core.config.train import PolicySettings
 from composer_replication.core.errors import AlignmentError
 from composer_replication.losses.policy import token_logprobs
-from composer_replication.models.forward import predictors, project
 from composer_replication.rollouts.behaviours import behaviour_reward
 from composer_replication.rollouts.episode import Rollout
 from composer_replication.rollouts.penalty import length_penalty
 from composer_replication.tokens.batch import collate, micro_batches
 from composer_replication.tokens.example import TrainingExample
-from composer_replication.training.reference import Reference
-
-_CHUNK = 2048  # tokens whose logits are held at once
+from composer_replication.training.reference import Reference, score_chunks
 
 
 def scores(
@@ -62,11 +59,8 @@ def start_kl(start: Reference, rollouts: Sequence[Rollout], *, pad_id: int, max_
         batch = collate(part, pad_id=pad_id).to(device)
         logprobs = {r.session.id: [p for t in r.session.turns if t.sampled for p in t.sampled.logprobs] for r in rollouts}
         then_N = torch.tensor([p for e in part for p in logprobs[e.id]], dtype=torch.float64, device=device)
-        with start.scoring() as net:
-            places = {"row_N": batch.lm.row_N, "position_N": batch.lm.position_N, "max_tokens": max_tokens}
-            hidden_ND = predictors(net, batch.student.ids_BT, batch.student.lengths_B, **places)
-            pairs = zip(hidden_ND.split(_CHUNK), batch.lm.ids_N.split(_CHUNK), strict=True)
-            start_N = torch.cat([token_logprobs(project(net, h_ND), ids_N) for h_ND, ids_N in pairs]).double()
+        chunks = score_chunks([start], batch.student, batch.lm, max_tokens=max_tokens)
+        start_N = torch.cat([token_logprobs(logits_NV, batch.lm.ids_N[where]) for where, (logits_NV,) in chunks]).double()
         sums_B = torch.zeros(len(part), dtype=torch.float64, device=device).index_add(0, batch.lm.row_N, then_N - start_N)
         found |= {e.id: value for e, value in zip(part, sums_B.tolist(), strict=True)}
     return found

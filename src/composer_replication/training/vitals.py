@@ -7,21 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from composer_replication.data.sites.detectors import tool_error
 from composer_replication.losses.divergence import kl_student_teacher
-from composer_replication.models.forward import predictors, project
 from composer_replication.rollouts.episode import LOST, Rollout
 from composer_replication.rollouts.groups import Groups
 from composer_replication.tokens.batch import collate, micro_batches
-from composer_replication.training.reference import Reference
+from composer_replication.training.reference import Reference, score_chunks
 from composer_replication.training.rewards import sampled_spans
 
 UNRESOLVABLE = frozenset({"malformed_call", "file_missing", "edit_no_match", "edit_multi_match"})
 """Kinds of mistakes (data/sites) of a call that could not be read or names what is not there: the unresolvable ones."""
 FAMILIES = ("A", "B", "C")
-_CHUNK = 2048  # tokens whose logits are held at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +33,7 @@ def rollout_facts(groups: Groups, advantage: Mapping[str, float]) -> dict[str, f
     """The numbers of a step's rollouts; `advantage` holds the rollouts of groups that were not flat. What did not occur has no number."""
     rollouts = groups.rollouts
     members = [[r.session.id in advantage for r in group.rollouts] for group in (*groups.groups, *groups.flat)]
+    lost = _lost(rollouts)
     facts = {
         "rollouts/episodes": float(len(rollouts)),
         "rollouts/success": _mean([r.reward for r in rollouts]),
@@ -45,8 +42,8 @@ def rollout_facts(groups: Groups, advantage: Mapping[str, float]) -> dict[str, f
         "rollouts/extra_groups": float(groups.num_extra),
         "rollouts/out_of_room": _mean([r.ended == "max_context" for r in rollouts]),
         "rollouts/cut_off": _mean([r.ended == "cut_off" for r in rollouts]),
-        "rollouts/lost": _mean([r.ended in LOST for r in rollouts]),
-        **{f"lost/{end}": float(n) for end, n in Counter(r.ended for r in rollouts if r.ended in LOST).items()},
+        "rollouts/lost": sum(lost.values()) / max(1, len(rollouts)),
+        **{f"lost/{end}": float(n) for end, n in lost.items()},
         "rollouts/refused_calls": float(sum(r.num_refused for r in rollouts)),
         "rollouts/advantage_spread": max(advantage.values(), default=0.0) - min(advantage.values(), default=0.0),
     }
@@ -58,10 +55,14 @@ def lost_rollouts(rollouts: Sequence[Rollout]) -> dict[str, Any]:
 
     Example: {"env_error": 2, "env_timeout": 1, "of": 48, "words": ["KeyError: 'path'", "no answer within 5 s"]}
     """
-    lost = [rollout for rollout in rollouts if rollout.ended in LOST]
-    if not lost:
+    if not (lost := _lost(rollouts)):
         return {}
-    return {**Counter(r.ended for r in lost), "of": len(rollouts), "words": list(dict.fromkeys(r.failure for r in lost))[:3]}
+    words = dict.fromkeys(r.failure for r in rollouts if r.ended in LOST)
+    return {**lost, "of": len(rollouts), "words": list(words)[:3]}
+
+
+def _lost(rollouts: Sequence[Rollout]) -> Counter[str]:
+    return Counter(r.ended for r in rollouts if r.ended in LOST)
 
 
 def behaviour(rollouts: Sequence[Rollout]) -> dict[str, float]:
@@ -104,20 +105,10 @@ def drift(
     tokens = 0
     for part, _ in micro_batches(examples, micro_tokens=max_tokens):
         batch = collate(part, pad_id=pad_id).to(device)
-        places = {"row_N": batch.lm.row_N, "position_N": batch.lm.position_N, "max_tokens": max_tokens}
-        hidden = []
-        for reference in (model, start):
-            with reference.scoring() as net:
-                hidden.append(predictors(net, batch.student.ids_BT, batch.student.lengths_B, **places))
-        for first in range(0, len(batch.lm), _CHUNK):
-            logits = []
-            for reference, hidden_ND in zip((model, start), hidden, strict=True):
-                with reference.scoring() as net:
-                    logits.append(project(net, hidden_ND[first : first + _CHUNK]))
-            with torch.no_grad():
-                logp_NV = logits[0].log_softmax(-1)
-                kl += float(kl_student_teacher(*logits).double().sum())
-                entropy -= float((logp_NV.exp() * logp_NV).sum(-1).double().sum())
+        for _, (model_NV, start_NV) in score_chunks([model, start], batch.student, batch.lm, max_tokens=max_tokens):
+            logp_NV = model_NV.log_softmax(-1)
+            kl += float(kl_student_teacher(model_NV, start_NV).double().sum())
+            entropy -= float((logp_NV.exp() * logp_NV).sum(-1).double().sum())
         tokens += len(batch.lm)
     return Drift(kl=kl / max(1, tokens), entropy=entropy / max(1, tokens), tokens=tokens)
 

@@ -12,12 +12,11 @@ from composer_replication.core.codec import record_to_json, write_sessions
 from composer_replication.core.config.train import HintSettings
 from composer_replication.core.jsonl import read_lines, write_lines
 from composer_replication.core.rundir import RunDir
-from composer_replication.losses.hint import hint_divergence, trust_region
+from composer_replication.losses.hint import hint_divergence
 from composer_replication.losses.policy import token_logprobs
-from composer_replication.models.forward import predictors, project
 from composer_replication.tokens.batch import Rows, Targets, collate
 from composer_replication.tokens.example import TrainingExample, example_from_json, example_to_json
-from composer_replication.training.hinting import plain_divergence
+from composer_replication.training.hinting import mixed_teacher, plain_divergence
 from composer_replication.training.live import LiveStep
 from composer_replication.training.reference import Reference
 
@@ -75,15 +74,10 @@ def token_table(
         batch = collate([example], pad_id=pad_id).to(device)
 
         def logits(reference: Reference, rows: Rows, targets: Targets) -> Tensor:
-            with reference.scoring() as model:
-                hidden_ND = predictors(
-                    model, rows.ids_BT, rows.lengths_B, row_N=targets.row_N, position_N=targets.position_N, max_tokens=max_tokens
-                )
-                return project(model, hidden_ND)
+            return reference.project(reference.predictors(rows, targets, max_tokens=max_tokens))
 
         ours_NV = logits(student, batch.student, batch.hint_student)
-        own_NV = [logits(teacher, batch.teacher, batch.hint_teacher) for teacher in teachers]
-        theirs_NV = own_NV[0] if len(own_NV) == 1 else trust_region(own_NV[1], own_NV[0], share=how.trust)
+        theirs_NV = mixed_teacher(how, [logits(teacher, batch.teacher, batch.hint_teacher) for teacher in teachers])
         ids_N = batch.hint_student.ids_N
         with torch.no_grad():
             apart_N = hint_divergence(ours_NV, theirs_NV, divergence=measure, beta=how.beta, temperature=how.temperature)

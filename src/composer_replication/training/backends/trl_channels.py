@@ -19,11 +19,11 @@ from composer_replication.core.config.train import TrainSettings
 from composer_replication.core.errors import AlignmentError, ConfigError
 from composer_replication.losses.channel import CHANNELS, Channel, ChannelLoss
 from composer_replication.losses.fused import fused_logprobs
-from composer_replication.losses.preference import dpo, sequence_logprobs
-from composer_replication.models.forward import Head, decoder_of, head_of, predictors
+from composer_replication.models.forward import Head, decoder_of, head_of
 from composer_replication.tokens.batch import Batch, Counts, Rows, Targets
 from composer_replication.training.health import ChannelStep
 from composer_replication.training.hinting import hint_loss
+from composer_replication.training.pairs import Sides, by_sequence, pair_values
 from composer_replication.training.reference import Reference
 
 TOKENS, LOSS, SQUARES, INPUTS = range(4)
@@ -81,24 +81,23 @@ class Scorer:
         return hint_loss(how, student, [teacher], batch, counts=Counts(hint_tokens=global_tokens), t=how.taid.t_start)
 
     def preference(self, batch: Batch, hidden_BTD: Tensor, *, global_pairs: int) -> ChannelLoss:
-        """DPO of every pair, log-probs at temperature 1 whatever the policy is sampled at."""
+        """The loss of every pair, log-probs at temperature 1 whatever the policy is sampled at."""
         settings = self.settings.preference
 
-        def sides(hidden_ND: Tensor, head: Head) -> tuple[Tensor, Tensor]:
+        def sides(hidden_ND: Tensor, head: Head) -> Sides:
             logp_N = fused_logprobs(hidden_ND, head, batch.response.ids_N, head_gradient="backward")
-            both = sequence_logprobs(logp_N, batch.response.item_N, num_sequences=len(batch.pair))
-            return both[: batch.num_pairs], both[batch.num_pairs :]
+            return by_sequence(settings, logp_N, batch.response.item_N, num_pairs=batch.num_pairs)
 
         reference = sides(*self._scored("preference", batch.pair, batch.response))
         policy = sides(batch.response.predictors(hidden_BTD), head_of(self.model))
-        values_P = dpo(*policy, *reference, beta=settings.beta, label_smoothing=settings.label_smoothing)
-        return ChannelLoss(name="preference", values=values_P, tokens=len(batch.response), global_units=global_pairs)
+        found = pair_values(settings, policy, reference)
+        return ChannelLoss(name="preference", values=found.values_P, tokens=len(batch.response), global_units=global_pairs, told=found.told)
 
     def _scored(self, name: Channel, rows: Rows, targets: Targets) -> tuple[Tensor, Head]:
         """Hidden states that predict the targets, and the head, of a model that gets no gradient."""
-        with self.references[name].scoring() as model:
-            places = {"row_N": targets.row_N, "position_N": targets.position_N}
-            hidden_ND = predictors(model, rows.ids_BT, rows.lengths_B, **places, max_tokens=self.settings.micro_tokens)
+        reference = self.references[name]
+        hidden_ND = reference.predictors(rows, targets, max_tokens=self.settings.micro_tokens)
+        with reference.scoring() as model:
             head = head_of(model)
         bias_V = None if head.bias_V is None else head.bias_V.detach()
         return hidden_ND, replace(head, weight_VD=head.weight_VD.detach(), bias_V=bias_V)
