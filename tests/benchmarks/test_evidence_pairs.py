@@ -109,6 +109,21 @@ def test_added_rows_stand_beside_the_others_which_stay_as_they_are(evidence: Evi
     assert "alder-1 (family alder) at 50%" in page and "alder" not in render(old)
 
 
+def test_rows_can_be_added_one_after_the_other(evidence: Evidence) -> None:
+    old, new = parted(evidence)
+    first, second = copy.deepcopy(new), copy.deepcopy(new)
+    for found, keep in ((first["levels"]["1"], ("before", "pairs_raw")), (second["levels"]["1"], ("before", "pairs_raw", "pairs_null"))):
+        found["arms"] = {name: arm for name, arm in found["arms"].items() if name in keep}
+        found["rows"] = [line for line in found["rows"] if line["name"] in keep]
+        found["paired"] = [pair for pair in found["paired"] if pair["a"] in keep and pair["b"] in keep]
+    whole = merged(merged(old, first), second)
+    assert [note["rows"] for note in whole["about"]["added"]] == [["pairs_raw"], ["pairs_null"]]
+    names = [line["name"] for line in whole["levels"]["1"]["rows"]]
+    assert len(names) == len(set(names)) and {"pairs_raw", "pairs_null"} <= set(names)
+    asked = [(pair["a"], pair["b"]) for pair in whole["levels"]["1"]["paired"] if "metric" not in pair]
+    assert len(asked) == len(set(asked)) and ("pairs_null", "before") in asked
+
+
 def test_a_difference_to_a_row_that_plays_otherwise_now_is_left_out(evidence: Evidence) -> None:
     old, new = parted(evidence)
     again = next(line for line in new["levels"]["1"]["rows"] if line["name"] == "preference")
