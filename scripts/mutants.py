@@ -1,6 +1,6 @@
 """Prove that the tests can fail: apply each known mistake to a copy of the tree and require a red test.
 
-    python scripts/mutants.py [NAME ...]      tests/mutants/NAME.patch, all of them without a name
+    python scripts/mutants.py [NAME ...]      tests/mutants/NAME.patch; without a name all of them, and only the failures are printed
 
 A patch begins with comment lines that say why it matters and which tests must go red:
 
@@ -130,7 +130,8 @@ def main(names: list[str]) -> int:
     with ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, 4)) as pool:
         for mutant, problem in zip(mutants, pool.map(lambda m: judge(root, m), mutants), strict=True):
             failed += bool(problem)
-            print(f"{'FAILED' if problem else 'caught':7} {mutant.path.stem}: {problem or mutant.why}", flush=True)
+            if problem or names:
+                print(f"{'FAILED' if problem else 'caught':7} {mutant.path.stem}: {problem or mutant.why}", flush=True)
     print(f"mutants: {len(mutants) - failed} caught, {failed} not")
     return 1 if failed else 0
 

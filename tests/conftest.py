@@ -14,8 +14,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 # How long an input takes to make says more about what else the machine does than about the code; CI repeats the same inputs.
 settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=bool(os.environ.get("CI")))
-# A mutant is caught by any failing input; looking for the smallest one would take minutes (scripts/mutants.py sets this).
-settings.register_profile("mutant", settings.get_profile("here"), phases=[Phase.explicit, Phase.generate])
+# A mutant is caught by any failing input; looking for the smallest one would take minutes (scripts/mutants.py sets this). Always the same
+# inputs: whether a mistake is noticed is no matter of luck.
+settings.register_profile("mutant", settings.get_profile("here"), phases=[Phase.explicit, Phase.generate], derandomize=True)
 settings.load_profile("mutant" if os.environ.get("COMPOSER_REPLICATION_MUTANT") else "here")
 
 TRACES_VARIABLE = "COMPOSER_REPLICATION_TRACES"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import sqlite3
 import time
 import zlib
@@ -44,7 +45,7 @@ def answered_in(work: Path) -> set[str]:
 
 def test_five_hundred_steps_three_teachers_faults_and_kills(tmp_path: Path) -> None:
     with Endpoint(plan=troubled, delay_s=0.002, echo_key=True) as endpoint:
-        work = prepare(tmp_path, endpoint.url, sessions=SESSIONS, steps=STEPS, timeout_s=2.0)
+        work = prepare(tmp_path, endpoint.url, sessions=SESSIONS, steps=STEPS, timeout_s=2.0, attempts=10)
         answered: set[str] = set()
         said = ""
         for kill_at in (150, 500, 900):
@@ -65,8 +66,8 @@ def test_five_hundred_steps_three_teachers_faults_and_kills(tmp_path: Path) -> N
         assert not answered & {one.name for one in endpoint.seen[before:]}
         value = json.loads(out)
         answers = list(read_answers(work / "answers.jsonl"))
-        failed = value["asking"].get("failed", 0)
-        assert len(answers) + failed == SESSIONS * STEPS * len(TEACHERS) and failed <= 5
+        assert len(answers) == SESSIONS * STEPS * len(TEACHERS) and "failed" not in value["asking"]
+        assert {one.behaviour for one in endpoint.seen} == set(BEHAVIOURS)
         with Ledger(work / LEDGER_NAME, max_usd=4.0) as ledger:
             totals = ledger.totals()
         assert totals.num_in_flight == 0 and totals.num_lost > 0
@@ -75,11 +76,10 @@ def test_five_hundred_steps_three_teachers_faults_and_kills(tmp_path: Path) -> N
         twice = [name for name, count in Counter(one.name for one in endpoint.seen if one.answered).items() if count > 1]
         assert len(twice) <= totals.num_lost
         before, text = len(endpoint.seen), (work / "answers.jsonl").read_bytes()
-        if not failed:
-            again = start(tmp_path, "--max-usd", "4", "--json")
-            out, err = again.communicate(timeout=60)
-            assert again.returncode == 0 and len(endpoint.seen) == before, "a run that was done asked again"
-            assert (work / "answers.jsonl").read_bytes() == text
+        again = start(tmp_path, "--max-usd", "4", "--json")
+        out, err = again.communicate(timeout=60)
+        assert again.returncode == 0 and len(endpoint.seen) == before, "a run that was done asked again"
+        assert (work / "answers.jsonl").read_bytes() == text
     problems = Counter(answer.problem for answer in answers)
     assert problems["unknown_tool"] and problems["bad_arguments"] and set(problems) == {"", "unknown_tool", "bad_arguments"}
     assert not with_the_key(tmp_path) and KEY not in said + out + err
@@ -122,7 +122,10 @@ def test_the_ceiling_ends_it_with_code_4_and_what_was_bought_is_kept(tmp_path: P
         assert said.value["next"] == "recompose replay"
         more = recompose("replay", "--max-usd", "1", "--resume", "--json", cwd=tmp_path)
         assert more.code == 0 and len(list(read_answers(work / "answers.jsonl"))) == 60 == len(endpoint.seen)
-        assert "stopped: the ceiling" in recompose("replay", "--replay.temperature", "1", "--max-usd", "0.001", cwd=tmp_path).out
+        text = (work / "answers.jsonl").read_bytes()
+        none = recompose("replay", "--replay.temperature", "1", "--max-usd", "0.001", cwd=tmp_path)
+        assert none.code == 4 and "the ceiling of $0.001 is reached" in " ".join(none.err.split())
+        assert (work / "answers.jsonl").read_bytes() == text, "a replay that bought nothing took the place of one that did"
 
 
 def test_two_processes_at_once_pay_once(tmp_path: Path) -> None:
@@ -173,8 +176,12 @@ def test_a_key_that_is_not_accepted_ends_it_at_once(tmp_path: Path, keyed: None)
     with Endpoint(plan=lambda number, body: "401", echo_key=True) as endpoint:
         work = prepare(tmp_path, endpoint.url, sessions=40, steps=3, sessions_at_once=8)
         said = recompose("replay", "--max-usd", "1", cwd=tmp_path)
-        assert said.code == 1 and "check the key in the environment variable PLANTED_ROUTER_KEY" in " ".join(said.out.split())
-        assert len(endpoint.seen) <= 8 * 3 and not list(read_answers(work / "answers.jsonl"))
+        assert (
+            said.code == 1
+            and "check the key in the environment variable" in " ".join(said.err.split())
+            and "PLANTED_ROUTER_KEY" in said.err
+        )
+        assert len(endpoint.seen) <= 8 * 3 and not (work / "answers.jsonl").exists()
         assert not with_the_key(tmp_path) and KEY not in said.out + said.err
 
 
@@ -202,6 +209,53 @@ def test_what_is_sent_holds_no_secret_and_nothing_from_after_the_step(tmp_path: 
         assert recompose("replay", "--max-usd", "1", cwd=tmp_path).code == 0
         sent = [json.dumps(seen.body) for seen in endpoint.seen]
         assert len(sent) == 12 and not any(w in text for text in sent for w in (KEY, "ghp_a1", "correct-horse")) and "REDACTED" in sent[0]
+        # The beginning, and so many whole exchanges: never the student's own message at the end, with or without its result.
+        assert Counter(len(seen.body["messages"]) for seen in endpoint.seen) == {1: 3, 3: 3, 5: 3, 7: 3}
         for seen in endpoint.seen:
             steps = (len(seen.body["messages"]) - 1) // 2
             assert f"s0/{steps}.py" not in json.dumps(seen.body) and (steps == 0 or f"s0/{steps - 1}.py" in json.dumps(seen.body))
+
+
+def test_where_nobody_answers_nothing_is_written_over_what_was_there(tmp_path: Path, keyed: None) -> None:
+    with Endpoint() as endpoint:
+        work = prepare(tmp_path, endpoint.url, sessions=2, steps=2)
+        assert recompose("replay", "--max-usd", "1", cwd=tmp_path).code == 0
+        before = {name: (work / name).read_bytes() for name in ("answers.jsonl", "preferences.jsonl", "anchors.jsonl", "replay.json")}
+        endpoint.plan = lambda number, body: "400"
+        said = recompose("replay", "--max-usd", "1", "--replay.temperature", "1", cwd=tmp_path)
+        assert said.code == 1 and "none of 12 calls brought an answer: status 400" in " ".join(said.err.split())
+        assert {name: (work / name).read_bytes() for name in before} == before
+        endpoint.plan = lambda number, body: "400" if number % 4 == 0 else "ok"
+        some = recompose("replay", "--max-usd", "1", "--replay.temperature", "1", cwd=tmp_path)
+        assert some.code == 0 and "calls brought no answer: run it again to ask for these alone" in " ".join(some.out.split())
+
+
+def test_answers_bought_earlier_are_all_found_again_at_a_ceiling_that_leaves_no_room(tmp_path: Path, keyed: None) -> None:
+    """The first session's answers are missing: its first call meets the ceiling, and the other sessions' answers are still looked up."""
+    with Endpoint() as endpoint:
+        work = prepare(tmp_path, endpoint.url, sessions=4, steps=2, sessions_at_once=1)
+        sessions = (work / "sessions.jsonl").read_bytes()
+        write_sessions(work / "sessions.jsonl", [talk(f"s{number}", steps=2) for number in (1, 2, 3)])
+        assert recompose("replay", "--max-usd", "1", cwd=tmp_path).code == 0 and len(endpoint.seen) == 18
+        (work / "sessions.jsonl").write_bytes(sessions)
+        said = recompose("replay", "--max-usd", "0.001", "--json", cwd=tmp_path)
+        assert said.code == 4 and said.value["asking"] == {"kept": 18} and len(endpoint.seen) == 18
+        assert len(list(read_answers(work / "answers.jsonl"))) == 18
+
+
+def test_ctrl_c_says_what_is_kept_and_how_to_go_on(tmp_path: Path) -> None:
+    with Endpoint(delay_s=0.2) as endpoint:
+        work = prepare(tmp_path, endpoint.url, sessions=3, steps=4, sessions_at_once=3)
+        process = start(tmp_path, "--max-usd", "1")
+        deadline = time.monotonic() + 60
+        while len(endpoint.seen) < 12 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 130 and "interrupted" in err
+        assert "every answer that came is kept" in " ".join(out.split()) and "replay --resume" in " ".join(out.split())
+        answered = answered_in(work)
+        before = len(endpoint.seen)
+        rest = start(tmp_path, "--max-usd", "1", "--resume", "--json")
+        assert rest.communicate(timeout=120) and rest.returncode == 0
+        assert answered and not answered & {one.name for one in endpoint.seen[before:]} and len(answered_in(work)) == 36

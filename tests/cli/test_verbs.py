@@ -38,7 +38,7 @@ def without_torch(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def test_help_lists_every_verb_in_the_order_of_the_pipeline(tmp_path: Path) -> None:
     out = recompose("--help", cwd=tmp_path).out
-    places = [out.index(f" {verb} ") for verb in VERBS]
+    places = [out.index(f"│ {verb} ") for verb in VERBS]
     assert places == sorted(places)
     assert recompose(cwd=tmp_path).out == out
 

@@ -26,10 +26,10 @@ def expected(rows: list[np.ndarray], reduction: str) -> float:
     return float(np.concatenate(rows).sum() / (7.0 if reduction == "constant" else 1.0))
 
 
+@pytest.mark.parametrize("reduction", REDUCTIONS)
 @settings(max_examples=40, deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=8),
-    reduction=st.sampled_from(REDUCTIONS),
     cuts=st.lists(st.integers(0, 8), max_size=3),
     seed=st.integers(0, 99),
 )

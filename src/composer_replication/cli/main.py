@@ -41,7 +41,7 @@ SETTINGS_OF = {
     "ingest": "ingest",
     "sites": "sites",
     "hints": "hints",
-    "replay": "replay",
+    "replay": "replay, curate",
     "curate": "curate, held_out",
     "build": "student, held_out, build",
     "train": "student, rollouts, train",
@@ -52,7 +52,16 @@ SETTINGS_OF = {
 def build_app() -> App:
     """The command line, with every verb by import path."""
     flags = Parameter(negative="", show_default=False)
-    app = App(name="recompose", help=HELP, help_format="markdown", default_parameter=flags, version_flags=["--version"], version=_version)
+    # suppress_keyboard_interrupt would end the program without a word: `run` says what happened
+    app = App(
+        suppress_keyboard_interrupt=False,
+        name="recompose",
+        help=HELP,
+        help_format="markdown",
+        default_parameter=flags,
+        version_flags=["--version"],
+        version=_version,
+    )
     for verb, text in VERBS.items():
         groups = SETTINGS_OF.get(verb, "")
         epilogue = f"Settings: {groups}. `recompose init --explain GROUP` says what each means." if groups else ""

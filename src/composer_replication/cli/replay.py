@@ -11,17 +11,18 @@ from typing import Any
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.problems import DONE, UsageError
-from composer_replication.cli.replay_ask import check_plan, gather_answers
+from composer_replication.cli.replay_ask import Told, check_plan, gather_answers
 from composer_replication.cli.replay_plan import Plan, open_plan
 from composer_replication.cli.replay_text import say_bill, say_outcomes
 from composer_replication.core.codec import record_to_json
 from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.site import Anchor, Preference
 from composer_replication.core.trace import Session, Turn
+from composer_replication.data.replay.agree import Place
 from composer_replication.data.replay.ask import Asked
 from composer_replication.data.replay.ask import replay as weigh_all
 from composer_replication.data.replay.estimate import estimate as estimate_bill
-from composer_replication.data.replay.gather import Gathered, lookup
+from composer_replication.data.replay.gather import lookup
 from composer_replication.data.teachers.ledger import LEDGER_NAME, bought_keys
 from composer_replication.rollouts.envs.workshop.teachers import fails_here, gap_here
 
@@ -59,21 +60,22 @@ def replay(*, estimate: bool = False, max_usd: float | None = None, resume: bool
 
 def _estimate(job: Job, plan: Plan) -> int:
     bought = bought_keys(job.work / LEDGER_NAME)
-    how = {"settings": plan.settings, "bought": bought, "redactor": job.redactor(make=False)}
+    how = {"settings": plan.settings, "bought": bought, "redactor": job.redactor(make=False), "judge": plan.judge, "gaps": plan.gaps}
     bill = estimate_bill(plan.sessions, plan.teachers, steps=plan.steps, **how)
     numbers = say_bill(job, bill, plan.settings)
     wrote = [job.answers, job.preferences, job.anchors] if job.dry_run else []
     return job.finish(numbers, wrote=wrote, next_command=job.command("replay"))
 
 
-def _write(job: Job, plan: Plan, gathered: Gathered) -> int:
-    """Judge the answers, write the three files, say what came of it; exit code 4 where the ceiling ended it."""
-    settings = plan.settings
+def _write(job: Job, plan: Plan, told: Told) -> int:
+    """Weigh the answers, write the three files, say what came of it; exit code 4 where the ceiling ended it."""
+    settings, gathered = plan.settings, told.gathered
     ask = lookup(gathered.answers, min_confidence=settings.min_confidence)
     fails = _never if plan.sandbox is None else partial(fails_here, sandbox=plan.sandbox)
     gap = _unmeasured if plan.sandbox is None else partial(gap_here, sandbox=plan.sandbox)
     how = {"min_families": settings.min_families, "tiers": settings.tiers, "need_evidence": settings.need_evidence}
-    asked: list[Asked] = list(weigh_all(plan.sessions, ask, **how, fails=fails, gap=gap))
+    judge = _nobody if told.judged is None else told.judged.at
+    asked: list[Asked] = list(weigh_all(plan.sessions, ask, **how, fails=fails, gap=gap, judge=judge))
     pairs = [one.result for one in asked if isinstance(one.result, Preference)]
     anchors = [one.result for one in asked if isinstance(one.result, Anchor)]
     wrote = [job.answers, job.preferences, job.anchors]
@@ -81,9 +83,11 @@ def _write(job: Job, plan: Plan, gathered: Gathered) -> int:
         write_lines(path, map(record_to_json, records))
         job.stamp(path, made_from=[job.sessions])
     counts: dict[str, Any] = {"outcomes": dict(Counter(one.outcome for one in asked)), "asking": gathered.counts}
+    if told.judged is not None:
+        counts["judge"] = dict(told.judged.counts)
     write_json(job.work / "replay.json", counts)
-    shown = say_outcomes(job, plan, asked, gathered)
-    stopped = gathered.stopped
+    stopped = told.stopped
+    shown = say_outcomes(job, plan, asked, told)
     job.finish(shown, wrote=wrote, next_command=job.command("replay" if stopped else "build"))
     return DONE if stopped is None else stopped.exit_code
 
@@ -91,6 +95,11 @@ def _write(job: Job, plan: Plan, gathered: Gathered) -> int:
 def _never(session: Session, turn: int, message: Turn) -> bool:
     """Logs from elsewhere: nothing can be tried."""
     return False
+
+
+def _nobody(place: Place) -> None:
+    """No judge is named."""
+    return None
 
 
 def _unmeasured(session: Session, turn: int, message: Turn) -> None:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
 
 from composer_replication.cli.job import Job
 from composer_replication.cli.replay_plan import Plan
+from composer_replication.cli.replay_teachers import judge_settings
 from composer_replication.core.config.base import stage_seed
-from composer_replication.core.errors import ConfigError, DataError
+from composer_replication.core.errors import ComposerError, ConfigError, DataError, TeacherError
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import diff_settings
+from composer_replication.data.replay.agree import Place
+from composer_replication.data.replay.ask import failed_turns, place_of
 from composer_replication.data.replay.families import family_of
-from composer_replication.data.replay.gather import Gathered, gather
+from composer_replication.data.replay.gather import Gathered, gather, lookup
+from composer_replication.data.replay.judging import Judged, judge_places
 from composer_replication.data.teachers.asking import Asker
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
 from composer_replication.data.teachers.open import limits_of, named_teachers, patience_of
@@ -25,10 +32,10 @@ PLAN = "replay_plan.json"
 def check_plan(job: Job, plan: Plan, *, resume: bool) -> None:
     """Before money is spent: there is a ceiling, and with --resume nothing has changed since the replay was begun. Notes what is asked."""
     path, settings = job.work / PLAN, plan.settings
-    paid = [teacher.name for teacher in plan.teachers if not teacher.price.free]
+    paid = [teacher.name for teacher in plan.everybody if not teacher.price.free]
     if paid and not settings.max_usd:
         fix = "see what it would cost: recompose replay --estimate; then: recompose replay --max-usd 2"
-        raise ConfigError(f"{paid[0]} is paid, and there is no ceiling", where="replay.max_usd", fix=fix)
+        raise ConfigError(f"{paid[0]} is paid, and there is no ceiling above $0", where="replay.max_usd", fix=fix)
     if resume:
         if not path.exists():
             raise DataError("no replay was begun here", where=str(path), fix=f"run: {job.command('replay')}")
@@ -39,24 +46,66 @@ def check_plan(job: Job, plan: Plan, *, resume: bool) -> None:
     write_json(path, plan.record)
 
 
-def gather_answers(job: Job, plan: Plan) -> Gathered:
-    """Ask, through the ledger of the work folder."""
-    return asyncio.run(_gather(job, plan))
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What came of asking: the teachers' answers, and what the judge said of them, where there is one."""
+
+    gathered: Gathered
+    judged: Judged | None = None
+
+    @property
+    def stopped(self) -> ComposerError | None:
+        """What ended it early, if anything did."""
+        return self.gathered.stopped or (None if self.judged is None else self.judged.stopped)
 
 
-async def _gather(job: Job, plan: Plan) -> Gathered:
+def gather_answers(job: Job, plan: Plan) -> Told:
+    """Ask the teachers, and then the judge, through the ledger of the work folder; raises what stopped it where nobody answers at all."""
+    try:
+        told = asyncio.run(_gather(job, plan))
+    except KeyboardInterrupt:
+        again = job.command("replay") + " --resume"
+        job.screen.line(f" every answer that came is kept, and what was in flight stays booked; go on with: {again}", style="yellow")
+        raise
+    counts, stopped = told.gathered.counts, told.stopped
+    if told.gathered.answers or (stopped is None and not counts.get("failed")):
+        return told
+    if stopped is not None:
+        raise stopped
+    reason = max((name for name in counts if name.startswith("failed: ")), key=lambda name: counts[name])
+    what = f"none of {counts['failed']} calls brought an answer: {reason.removeprefix('failed: ')}"
+    fix = "nothing was written; look whether the endpoint answers, and run it again"
+    raise TeacherError(what, where="replay.teachers", fix=fix, again=False, billed=False)
+
+
+async def _gather(job: Job, plan: Plan) -> Told:
     settings = plan.settings
-    limits = limits_of(named_teachers(settings, maker_of=family_of).values()) if plan.models else {}
+    named = {**(named_teachers(settings, maker_of=family_of) if plan.models else {}), **judge_settings(settings)}
     async with AsyncExitStack() as stack:
-        for teacher in plan.teachers:
+        for teacher in plan.everybody:
             if isinstance(teacher, OpenAICompatible):
                 await stack.enter_async_context(teacher)
         ledger = None
-        if any(teacher.identity for teacher in plan.teachers):
+        if any(teacher.identity for teacher in plan.everybody):
             ledger = stack.enter_context(Ledger(job.work / LEDGER_NAME, max_usd=settings.max_usd))
             lost = ledger.totals()
             if lost.num_lost:
                 told = f" {lost.num_lost} calls brought no answer and may have been billed: they stay booked at ${lost.lost_usd:.4f}"
                 job.screen.line(told, style="yellow")
-        asker = Asker(ledger, limits=limits, patience=patience_of(settings), seed=stage_seed(job.config.seed, "replay"))
-        return await gather(plan.sessions, plan.teachers, asker=asker, steps=plan.steps, settings=settings, redactor=job.redactor())
+        seed = stage_seed(job.config.seed, "replay")
+        asker = Asker(ledger, limits=limits_of(named.values()), patience=patience_of(settings), seed=seed)
+        how: dict[str, Any] = {"asker": asker, "settings": settings, "redactor": job.redactor(), "gaps": plan.gaps}
+        family = "" if plan.judge is None else plan.judge.family
+        gathered = await gather(plan.sessions, plan.teachers, steps=plan.steps, refuse=plan.refuse, judge_family=family, **how)
+        if plan.judge is None or gathered.stopped is not None:
+            return Told(gathered)
+        return Told(gathered, await judge_places(plan.sessions, _places(plan, gathered), plan.judge, **how))
+
+
+def _places(plan: Plan, gathered: Gathered) -> Iterator[Place]:
+    ask = lookup(gathered.answers, min_confidence=plan.settings.min_confidence)
+    for session in plan.sessions:
+        errors = failed_turns(session)
+        for turn, _ in session.assistant_turns():
+            if answers := ask(session, turn):
+                yield place_of(session, turn, answers, errors=errors)

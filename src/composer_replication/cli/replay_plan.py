@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from composer_replication.cli.job import Job
+from composer_replication.cli.replay_teachers import open_judge, open_teachers
 from composer_replication.core.codec import read_sessions, read_sites
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.rollouts import ReplaySettings
-from composer_replication.core.config.teachers import TeacherSettings
-from composer_replication.core.errors import ConfigError
 from composer_replication.core.rundir import sha256_of
 from composer_replication.core.site import TARGET_CATEGORIES
 from composer_replication.core.teacher import Teacher
-from composer_replication.core.trace import Session
-from composer_replication.data.replay.families import family_of
-from composer_replication.data.replay.gather import Steps
+from composer_replication.core.trace import Session, Turn
+from composer_replication.data.curate.curator import Curator
+from composer_replication.data.curate.recipe import load_recipe
+from composer_replication.data.replay.gather import Refuse, Steps
 from composer_replication.data.replay.steps import Step, all_steps, choose_steps
-from composer_replication.data.teachers.open import named_teachers
-from composer_replication.data.teachers.openai_compatible import OpenAICompatible
-from composer_replication.data.teachers.recorded import recorded_teachers
 from composer_replication.rollouts.envs.workshop.recorded import was_recorded_here
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.teachers import scripted_teachers
 
 _NOT_PLANNED = {"max_usd", "timeout_s", "attempts", "sessions_at_once"}
 """Settings that do not change what is asked."""
@@ -38,7 +32,8 @@ _NOT_PLANNED = {"max_usd", "timeout_s", "attempts", "sessions_at_once"}
 class Plan:
     """Sessions, the steps that are asked about, and the teachers; `sandbox` is there where every session was recorded in the workshop.
 
-    `models` = the teachers are those of replay.teachers, not scripts or a file. `record` is what --resume compares.
+    `models` = the teachers are those of replay.teachers, not scripts or a file. `judge` decides the last tier, where there is one. `refuse`
+    says what the curation recipe has against an answer by itself. `record` is what --resume compares.
     """
 
     settings: ReplaySettings
@@ -47,7 +42,19 @@ class Plan:
     teachers: Sequence[Teacher]
     sandbox: Sandbox | None
     models: bool
+    judge: Teacher | None
+    refuse: Refuse
     record: dict[str, Any]
+
+    @property
+    def everybody(self) -> tuple[Teacher, ...]:
+        """All who may be asked: the teachers, and the judge."""
+        return (*self.teachers, *([] if self.judge is None else [self.judge]))
+
+    @property
+    def gaps(self) -> bool:
+        """Whether it can be measured here that one message leads further than another."""
+        return self.sandbox is not None
 
 
 def open_plan(job: Job, settings: ReplaySettings, *, stack: ExitStack, asking: bool) -> Plan:
@@ -58,7 +65,7 @@ def open_plan(job: Job, settings: ReplaySettings, *, stack: ExitStack, asking: b
     sessions = list(read_sessions(job.sessions))
     recorded_here = bool(sessions) and all(map(was_recorded_here, sessions))
     sandbox = stack.enter_context(Sandbox()) if recorded_here else None
-    teachers = _teachers(settings, sessions, sandbox=sandbox, asking=asking)
+    teachers = open_teachers(settings, sessions, sandbox=sandbox, asking=asking)
     every = settings.steps == "all" or (settings.steps == "auto" and all(teacher.price.free for teacher in teachers))
     files = {job.sessions.name: sha256_of(job.sessions)}
     steps: Steps = all_steps
@@ -71,35 +78,24 @@ def open_plan(job: Job, settings: ReplaySettings, *, stack: ExitStack, asking: b
                 by_session.setdefault(site.session_id, set()).add(site.turn)
         steps = partial(_chosen, sites=by_session, sampled=settings.sampled_steps, seed=stage_seed(job.config.seed, "replay"))
     planned = {name: value for name, value in settings.model_dump(mode="json").items() if name not in _NOT_PLANNED}
-    record = {"settings": planned, "seed": job.config.seed, "files": files}
-    models = settings.teachers != ("scripted",) and not settings.recorded
-    return Plan(settings=settings, sessions=sessions, steps=steps, teachers=teachers, sandbox=sandbox, models=models, record=record)
+    recipe = load_recipe(job.config.curate.recipe)
+    record = {"settings": planned, "seed": job.config.seed, "files": files, "recipe": [asdict(step) for step in recipe.steps]}
+    return Plan(
+        settings=settings,
+        sessions=sessions,
+        steps=steps,
+        teachers=teachers,
+        sandbox=sandbox,
+        models=settings.teachers != ("scripted",) and not settings.recorded,
+        judge=open_judge(settings, teachers, asking=asking),
+        refuse=partial(_refused, curator=Curator(recipe)),
+        record=record,
+    )
+
+
+def _refused(session: Session, answer: Turn, *, curator: Curator) -> str:
+    return curator.answer(answer, tools={tool.name: tool for tool in session.tools})
 
 
 def _chosen(session: Session, *, sites: dict[str, set[int]], sampled: int, seed: int) -> tuple[Step, ...]:
     return choose_steps(session, sites=sites.get(session.id, ()), sampled=sampled, seed=seed)
-
-
-def _teachers(settings: ReplaySettings, sessions: Sequence[Session], *, sandbox: Sandbox | None, asking: bool) -> Sequence[Teacher]:
-    if settings.recorded:
-        return recorded_teachers(Path(settings.recorded))
-    if settings.teachers == ("scripted",):
-        elsewhere = [session.id for session in sessions if not was_recorded_here(session)]
-        if elsewhere or sandbox is None:
-            raise ConfigError(
-                f"the scripted teachers know the workshop only, and {len(elsewhere)} of {len(sessions)} sessions were not recorded there",
-                where=f"replay.teachers, session {elsewhere[0]}" if elsewhere else "replay.teachers",
-                fix='name models to ask, e.g. replay.teachers = ["kimi", "glm", "deepseek"], or leave replay out for these logs',
-            )
-        return scripted_teachers(sessions, sandbox)
-    environ = os.environ if asking else None
-    return [
-        _local(name, one) if one.kind == "local" else OpenAICompatible(name, one, environ=environ)
-        for name, one in named_teachers(settings, maker_of=family_of).items()
-    ]
-
-
-def _local(name: str, settings: TeacherSettings) -> Teacher:
-    from composer_replication.rollouts.local_teacher import LocalTeacher  # PyTorch
-
-    return LocalTeacher(name, settings)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from composer_replication.cli.job import Job
+from composer_replication.cli.replay_ask import Told
 from composer_replication.cli.replay_plan import Plan
 from composer_replication.core.config.rollouts import ReplaySettings
 from composer_replication.core.site import Answer
@@ -46,6 +47,11 @@ def say_bill(job: Job, bill: Bill, settings: ReplaySettings) -> dict[str, Any]:
     )
     if settings.gate == "value" and any(one.usd for one in bill.teachers.values()):
         screen.line(" later teachers are asked only where the first did something else than the student (replay.gate)")
+    if bill.no_pair:
+        told = ", ".join(f"{count} ({reason})" for reason, count in bill.no_pair.items())
+        screen.line(f" steps of which no pair can come, about which no paid teacher is asked: {told}; see replay.gate", style="yellow")
+    if bill.judge:
+        screen.line(f" {bill.judge} judges: only where the tiers before give nothing and a pair can come of it, at most what stands here")
     if bill.prompts_too_long:
         screen.line(f" {bill.prompts_too_long} steps do not fit into replay.max_prompt_tokens and are left out", style="yellow")
     screen.line(" an estimate: nothing was sent")
@@ -54,11 +60,20 @@ def say_bill(job: Job, bill: Bill, settings: ReplaySettings) -> dict[str, Any]:
         for name, b in bill.teachers.items()
     }
     numbers = {"sessions": bill.sessions, "steps": bill.steps, "sites": bill.sites, "too_long": bill.prompts_too_long}
-    return {**numbers, "usd": bill.usd, "most_usd": bill.most_usd, "max_usd": settings.max_usd, "teachers": teachers, "sent": 0}
+    return {
+        **numbers,
+        "no_pair": dict(bill.no_pair),
+        "usd": bill.usd,
+        "most_usd": bill.most_usd,
+        "max_usd": settings.max_usd,
+        "teachers": teachers,
+        "sent": 0,
+    }
 
 
-def say_outcomes(job: Job, plan: Plan, asked: Sequence[Asked], gathered: Gathered) -> dict[str, Any]:
+def say_outcomes(job: Job, plan: Plan, asked: Sequence[Asked], told: Told) -> dict[str, Any]:
     """What came of the answers as a table and as numbers."""
+    gathered, judged, stopped = told.gathered, told.judged, told.stopped
     counts, screen, answers = Counter(one.outcome for one in asked), job.screen, gathered.answers
     teachers = sorted({answer.teacher for answer in answers})
     screen.line(
@@ -70,16 +85,23 @@ def say_outcomes(job: Job, plan: Plan, asked: Sequence[Asked], gathered: Gathere
         screen.line("\n the teachers are scripts that look into the state of the workshop: labels for a demonstration, never a measurement")
     else:
         _say_asking(job, answers, gathered)
+    if judged is not None:
+        said = ", ".join(f"{name} {count}" for name, count in judged.counts.items()) or "not needed"
+        screen.line(f" judge {judged.name}: {said}, ${sum(judged.usd.values()):.4f}")
     if not counts["pair"]:
         screen.line(f" no pair: {plan.settings.min_families} families have to agree (replay.min_families)", style="yellow")
-    if gathered.stopped is not None:
-        screen.line(f" stopped: {gathered.stopped}", style="red")
+    if plan.models and (failed := gathered.counts.get("failed")):
+        screen.line(f" {failed} calls brought no answer: run it again to ask for these alone, the others are kept", style="yellow")
+    if stopped is not None:
+        screen.line(f" stopped: {stopped}", style="red")
     skipped = {k: n for k, n in sorted(counts.items()) if k not in ("pair", "agreed", "no_consensus")}
-    usd = sum(answer.usd for answer in answers)
+    usd = sum(answer.usd for answer in answers) + (0.0 if judged is None else sum(judged.usd.values()))
     numbers = {"asked": len(gathered.asked), "answers": len(answers), "usd": usd, "teachers": teachers, "asking": gathered.counts}
-    stopped = None if gathered.stopped is None else {"what": gathered.stopped.what, "exit_code": gathered.stopped.exit_code}
+    if judged is not None:
+        numbers["judge"] = {"name": judged.name, "usd": sum(judged.usd.values()), **judged.counts}
+    ended = None if stopped is None else {"what": stopped.what, "exit_code": stopped.exit_code}
     outcomes = {"pairs": counts["pair"], "agreed": counts["agreed"], "no_consensus": counts["no_consensus"], "skipped": skipped}
-    return {**numbers, **outcomes, "stopped": stopped}
+    return {**numbers, **outcomes, "stopped": ended}
 
 
 def _say_asking(job: Job, answers: Sequence[Answer], gathered: Gathered) -> None:

@@ -76,6 +76,10 @@ class Usage:
     usd: float | None = None
 
 
+REFUSED = "curate: "
+"""How the problem of an answer begins that came whole, and that a curation recipe has something against."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """One answer: the message, what it took, and what is wrong with it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,13 @@ import pytest
 
 from composer_replication.core.config.rollouts import ReplaySettings
 from composer_replication.core.errors import DataError, TeacherError
+from composer_replication.core.redact import Redactor
 from composer_replication.core.site import Answer
 from composer_replication.core.teacher import FREE, Price, Reply, Request
 from composer_replication.core.trace import Segment, Session, SourceRef, Text, ToolCall, ToolResult, Turn
+from composer_replication.data.curate.curator import Curator
+from composer_replication.data.curate.recipe import load_recipe
+from composer_replication.data.replay.agree import Place
 from composer_replication.data.replay.ask import replay
 from composer_replication.data.replay.gate import still_open
 from composer_replication.data.replay.gather import Gathered, gather, lookup
@@ -22,10 +27,10 @@ from composer_replication.data.teachers.asking import Asker, Patience
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
 from composer_replication.data.teachers.recorded import recorded_teachers
 from composer_replication.data.teachers.scripted import Scripted
-from tests.data.teachers.made import Made, calling, reply
+from tests.data.teachers.made import READ, Made, calling, reply
 
 CENT = Price(request_usd=0.01)
-SETTINGS = ReplaySettings(steps="all", min_families=3, settled_after=0)
+SETTINGS = ReplaySettings(steps="all", min_families=3, settled_after=0, need_evidence=False)
 
 
 def talk(name: str = "s1", *, steps: int = 3, author: str = "tiny", errors: Sequence[int] = ()) -> Session:
@@ -54,12 +59,12 @@ def teacher(name: str, act: Callable[[Request], Turn], *, price: Price = CENT, *
 
 
 def run(tmp_path: Path, sessions: Sequence[Session], teachers: Sequence[Any], settings: ReplaySettings = SETTINGS, **how: Any) -> Gathered:
-    steps = how.pop("steps", all_steps)
+    steps, max_usd = how.pop("steps", all_steps), how.pop("max_usd", 5.0)
 
     async def work() -> Gathered:
-        with Ledger(tmp_path / LEDGER_NAME, max_usd=how.pop("max_usd", 5.0)) as ledger:
+        with Ledger(tmp_path / LEDGER_NAME, max_usd=max_usd) as ledger:
             asker = Asker(ledger, patience=Patience(attempts=2, first_wait_s=0.001))
-            return await gather(sessions, teachers, asker=asker, steps=steps, settings=settings)
+            return await gather(sessions, teachers, asker=asker, steps=steps, settings=settings, redactor=Redactor(key=b"a store"), **how)
 
     return asyncio.run(work())
 
@@ -96,7 +101,8 @@ def test_the_gate_closes_when_no_answer_can_change_what_comes_of_it() -> None:
             Answer(site_id="s", teacher=str(n), family=str(n), turn=turn, problem=problem, confidence=confidence)
             for n, turn in enumerate(turns)
         ]
-        return still_open(own, answers, left=left, min_families=least, min_confidence=0.5)
+        place = Place(session_id="s", turn=1, own=own, answers=tuple(answers))
+        return still_open(place, left=left, min_families=least, min_confidence=0.5)
 
     assert is_open(a, left=2) and is_open(a, a, left=1)
     assert not is_open(own, left=2)  # the first agrees with the student
@@ -178,3 +184,92 @@ def test_answers_of_a_file_stand_for_the_teachers_that_gave_them(tmp_path: Path)
 def test_a_scripted_teacher_is_asked_and_not_kept(tmp_path: Path) -> None:
     gathered = run(tmp_path, [talk()], [Scripted("rule", "rules", other)])
     assert who(gathered) == ["rule"] * 3 and {a.request for a in gathered.answers} == {""}
+
+
+def failing(name: str = "s1", *, steps: int, at: Sequence[int]) -> Session:
+    """A session in which some calls name a file that is not there: evidence against them."""
+    one = talk(name, steps=steps)
+    missing = [replace(turn, blocks=(ToolResult(turn.results[0].call_id, "File does not exist.", True),)) if number in at else turn
+               for number, turn in ((number, turn) for number, turn in enumerate(one.turns[2::2]))]  # fmt: skip
+    turns = list(one.turns)
+    turns[2::2] = missing
+    calls = [replace(turn, blocks=(ToolCall(c.id, "Read", c.arguments),)) for turn in turns[1::2] for c in turn.calls]
+    turns[1::2] = calls
+    return replace(one, turns=tuple(turns))
+
+
+def test_with_evidence_asked_for_only_places_with_evidence_are_paid_for(tmp_path: Path) -> None:
+    how = SETTINGS.model_copy(update={"need_evidence": True})
+    teachers = [teacher("a", other), teacher("b", other), teacher("c", other), teacher("free", other, price=FREE)]
+    gathered = run(tmp_path, [failing(steps=3, at=[0])], teachers, how)
+    assert [(a.site_id, a.teacher) for a in gathered.answers] == [
+        ("s1:1:-", "a"), ("s1:1:-", "b"), ("s1:1:-", "c"), ("s1:1:-", "free"), ("s1:3:-", "free"), ("s1:5:-", "free"),
+    ]  # fmt: skip
+    assert gathered.counts == {"after_error": 1, "bought": 6, "no_evidence": 1}
+    assert who(run(tmp_path / "measured", [talk()], teachers[:3], how, gaps=True)) == list("abc") * 3
+    assert who(run(tmp_path / "ungated", [talk()], teachers[:3], how.model_copy(update={"gate": "none"}))) == list("abc") * 3
+
+
+def test_a_settled_trace_leaves_out_no_step_that_something_speaks_against(tmp_path: Path) -> None:
+    steps = lambda session: choose_steps(session, sampled=9)  # noqa: E731 - the signature says it all
+    how = SETTINGS.model_copy(update={"settled_after": 2})
+    teachers = [teacher("a", lambda request: calling("Read", path=f"{(len(request.turns) - 1) // 2}.py")), teacher("b", other)]
+    gathered = run(tmp_path, [failing(steps=9, at=[5])], teachers, how.model_copy(update={"min_families": 2}), steps=steps)
+    assert [a.site_id for a in gathered.answers] == ["s1:1:-", "s1:3:-", "s1:11:-"] and gathered.counts["trace_settled"] == 5
+
+
+def test_an_answer_that_cannot_be_used_settles_no_trace(tmp_path: Path) -> None:
+    steps = lambda session: choose_steps(session, sampled=9)  # noqa: E731 - the signature says it all
+    how = SETTINGS.model_copy(update={"settled_after": 2})
+    teachers = [teacher("a", same_as_student, problem="cut_off"), teacher("b", other), teacher("c", other)]
+    gathered = run(tmp_path, [talk(steps=5)], teachers, how, steps=steps)
+    assert who(gathered) == ["a"] * 5 and gathered.counts["settled"] == 5  # two are left, and three are needed
+
+
+def test_too_few_families_are_not_paid_for_an_answer_of_which_no_pair_can_come(tmp_path: Path) -> None:
+    teachers = [teacher("a", other), teacher("anthropic", other), teacher("c", other)]
+    sessions = [talk("s1", author="claude-opus-4-5"), talk("s2", author="tiny")]
+    gathered = run(tmp_path, sessions, teachers)
+    assert {a.site_id.partition(":")[0] for a in gathered.answers} == {"s2"} and gathered.counts["too_few_families"] == 3
+
+
+def test_the_gate_asks_on_where_answers_agree_at_a_looser_tier(tmp_path: Path) -> None:
+    ways = {name: calling("Bash", command=f"pytest {flag} tests/a.py") for name, flag in zip("abc", ("-x", "-q", "-v"), strict=True)}
+    teachers = [teacher(name, lambda request, turn=turn: turn) for name, turn in ways.items()]
+    loose = SETTINGS.model_copy(update={"tiers": ("exact", "target")})
+    assert who(run(tmp_path / "exact", [talk(steps=1)], teachers)) == ["a", "b"]
+    gathered = run(tmp_path / "target", [talk(steps=1)], teachers, loose)
+    (one,) = replay([talk(steps=1)], lookup(gathered.answers), min_families=3, tiers=loose.tiers)
+    assert who(gathered) == ["a", "b", "c"] and one.outcome == "pair"
+
+
+def test_a_bad_answer_is_dropped_while_replay_runs_and_the_next_teacher_is_asked_in_its_place(tmp_path: Path) -> None:
+    """A path that is a number fits no tool: the first answer has no vote, so that three of the others are still needed, and asked."""
+    session = replace(talk(steps=1), tools=(READ,))
+    curator = Curator(load_recipe("default"))
+
+    def refuse(session: Session, turn: Turn) -> str:
+        return curator.answer(turn, tools={tool.name: tool for tool in session.tools})
+
+    teachers = [
+        teacher("a", lambda request: calling("read", path=7)),
+        teacher("b", lambda request: calling("read", path="b.py")),
+        teacher("c", lambda request: calling("read", path="b.py")),
+        teacher("d", lambda request: calling("read", path="b.py")),
+    ]
+    gathered = run(tmp_path, [session], teachers, refuse=refuse)
+    assert who(gathered) == list("abcd") and [bool(answer.problem) for answer in gathered.answers] == [True, False, False, False]
+    assert gathered.answers[0].problem.startswith("curate: tool_arguments_filter: read: ") and gathered.answers[0].usd == 0.001
+    assert gathered.counts == {"bought": 4, "problem: curate: tool_arguments_filter": 1} and curator.refused == {"tool_arguments_filter": 1}
+    (one,) = replay([session], lookup(gathered.answers), min_families=3)
+    assert one.outcome == "pair" and [a.teacher for a in one.answers] == ["b", "c", "d"]
+    again = run(tmp_path, [session], teachers)  # what is kept is the answer, not the verdict on it
+    assert again.counts["kept"] == len(again.answers) and not again.answers[0].problem
+
+
+def test_a_second_run_with_the_same_redactor_key_buys_nothing(tmp_path: Path) -> None:
+    words = Turn(role="user", author="human", blocks=(Text("The key is ghp_" + "a1B2c3D4" * 5),))
+    secret = replace(talk(), turns=(words, *talk().turns[1:]))
+    how = SETTINGS.model_copy(update={"gate": "none"})
+    first, second = (run(tmp_path, [secret], [teacher("a", other)], how) for _ in range(2))
+    assert first.counts == {"bought": 3} and second.counts == {"kept": 3}

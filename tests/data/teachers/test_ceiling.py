@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from composer_replication.core.errors import BudgetError, TeacherError
 from composer_replication.core.teacher import Price, Reply, Request
 from composer_replication.data.teachers.asking import Asker, Limits, Patience
-from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
+from composer_replication.data.teachers.ledger import LEDGER_NAME, NANO, Ledger
 from tests.data.teachers.made import Made, reply, request
 
 OUTCOMES = ("ok", "ok", "ok", "no_usage", "refused", "cut", "fault", "hang", "kill")
@@ -43,7 +44,7 @@ class Provider:
     script: list[str]
     costs: list[float]
     worst: float
-    billed: float = 0.0
+    billed: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     asked: list[str] = field(default_factory=list)
     most_over: float = 0.0
 
@@ -57,7 +58,7 @@ class Provider:
             if how == "refused":
                 await asyncio.sleep(0)
                 raise TeacherError("429", again=True, billed=False)
-            self.billed += cost  # from here on the provider has its money, whatever becomes of the answer
+            self.billed[asked.turns[0].text] += cost  # from here on the provider has its money, whatever becomes of the answer
             await asyncio.sleep(0.0005 * (number % 3))
             if how == "kill":
                 ledger.dead = True
@@ -77,7 +78,8 @@ def one_life(
     path: Path, provider: Provider, *, ceiling: float, num: int, at_once: int, patience: Patience = QUICK
 ) -> tuple[set[str], bool]:
     """Ask everything until done, the ceiling or a kill; returns the requests that were answered before, and whether it was killed."""
-    with Mortal(path, max_usd=ceiling, is_alive=lambda owner: False) as ledger:
+    ledger = Mortal(path, max_usd=ceiling, is_alive=lambda owner: False)
+    with ledger:
         teacher = provider.serve(ledger, ceiling)
 
         async def work() -> list[Any]:
@@ -93,7 +95,13 @@ def one_life(
 
         asyncio.run(work())
         totals = ledger.totals()
-        assert provider.billed <= totals.booked_usd + 1e-6, "something that was billed is not booked"
+        booked = dict[str, float]()
+        for key, nano in ledger._db.execute("SELECT key, SUM(booked) FROM calls GROUP BY key"):
+            asked_for = ledger.prompt(key)
+            assert asked_for is not None
+            booked[asked_for.turns[0].text] = nano / NANO
+        for text, usd in provider.billed.items():  # each by itself: a lost call of another must not make up for one that is forgotten
+            assert usd <= booked[text] + 1e-6 * provider.worst, f"{text}: ${usd} was billed, ${booked[text]} is booked"
         assert totals.booked_usd <= ceiling + 1e-9 and provider.most_over <= 1e-9, "the ceiling was overshot"
         rows = ledger._db.execute("SELECT body FROM prompts JOIN calls ON sha = prompt WHERE state = 'answered'").fetchall()
         keys = [row[0] for row in ledger._db.execute("SELECT key FROM calls WHERE state = 'answered'")]
@@ -111,6 +119,9 @@ def one_life(
     num=st.integers(1, 9),
     at_once=st.integers(1, 9),
 )
+@example(script=["no_usage"], costs=[1.0], worst=1.0, room=9.0, num=2, at_once=2)
+@example(script=["hang", "ok"], costs=[1.0], worst=1.0, room=9.0, num=2, at_once=1)
+@example(script=["kill", "ok"], costs=[1.0], worst=1.0, room=9.0, num=3, at_once=3)
 def test_billed_is_booked_and_booked_is_under_the_ceiling(
     script: list[str], costs: list[float], worst: float, room: float, num: int, at_once: int
 ) -> None:

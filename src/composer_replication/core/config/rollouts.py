@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from composer_replication.core.config.base import Settings
 from composer_replication.core.config.teachers import TeacherSettings
@@ -103,15 +103,17 @@ class ReplaySettings(Settings):
     steps: Literal["auto", "sites", "all"] = "auto"
     """"sites" = the mistaken messages and sampled_steps others of each session; "auto" = that, but all where every teacher is free."""
     sampled_steps: int = Field(default=4, ge=0)
-    """So many further messages of each session are asked about, drawn by hash; never one that follows an error."""
+    """So many further messages of each session are asked about, drawn by hash; never one that follows an error. With need_evidence hardly
+    any of them can become a pair, and the gate leaves those out."""
     gate: Literal["value", "none"] = "value"
-    """"value" = a paid teacher is asked only where those before it did something else than the student or were uncertain, and only
-    while its answer can still change what comes of it."""
+    """"value" = a paid teacher is asked only while a pair can still come of it: not about a message right after an error, nor where
+    need_evidence asks for evidence and there is none; after the first answer only where that did something else than the student or was
+    uncertain, by the tiers below. "none" = everybody is asked about every step."""
     min_confidence: float = Field(default=0.0, ge=0.0, le=1.0)
     """An answer whose tokens have a lower mean probability is uncertain; for teachers with `logprobs`."""
     settled_after: int = Field(default=4, ge=0)
-    """When the first teacher did what the student did at so many sampled steps in a row, the session's other sampled steps are left out;
-    0 = never."""
+    """When the first teacher did what the student did at so many sampled steps in a row, the session's other sampled steps are left out,
+    but for those against which something speaks; 0 = never."""
     max_prompt_tokens: int = Field(default=32_000, gt=0)
     """Longest prompt, by estimate; a longer context is trimmed: its beginning and its last messages stay whole."""
     head_tokens: int = Field(default=4_000, gt=0)
@@ -130,9 +132,12 @@ class ReplaySettings(Settings):
     """Sessions asked about at the same time; the steps of one session go to a teacher one after the other."""
     min_families: int = Field(default=3, ge=2)
     """So many model families must give the same action before it is preferred to the student's."""
-    tiers: tuple[Literal["exact", "target", "intent"], ...] = Field(default=("exact",), min_length=1)
+    tiers: tuple[Literal["exact", "target", "intent", "judge"], ...] = Field(default=("exact",), min_length=1)
     """How alike answers have to be, from strict to loose; a looser tier is looked at where the stricter ones gave nothing. "target" = the
-    same kind of tool on the same file or program, "intent" = the same sort of step."""
+    same kind of tool on the same file or program, "intent" = the same sort of step, "judge" = a model says so."""
+    judge: str = ""
+    """The teacher that judges whether two messages amount to the same, for the last of `tiers`; it does not answer itself, is of no family
+    that does, and has no say over messages of its own family. Its calls count under max_usd."""
     need_evidence: bool = True
     """Agreement alone makes no pair: the student's message must have failed (an error of its own, a human's refusal, a failed end), or an
     environment must measure that the other one leads further."""
@@ -141,6 +146,25 @@ class ReplaySettings(Settings):
     def _there_is_room(self) -> Self:
         if self.head_tokens + 2 * self.tail_tokens > self.max_prompt_tokens:
             raise ValueError("max_prompt_tokens must hold head_tokens and twice tail_tokens")
+        return self
+
+    @field_validator("teachers")
+    @classmethod
+    def _each_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if not names:
+            raise ValueError("name at least one teacher")
+        if twice := [name for number, name in enumerate(names) if name in names[:number]]:
+            raise ValueError(f"{twice[0]!r} stands there twice: it would answer once")
+        return names
+
+    @model_validator(mode="after")
+    def _a_judge_is_named_and_comes_last(self) -> Self:
+        if ("judge" in self.tiers) != bool(self.judge):
+            raise ValueError("a judge needs both: tiers that end with 'judge', and judge = the name of a teacher")
+        if "judge" in self.tiers[:-1]:
+            raise ValueError("the judge comes last in tiers: it costs money, and the other tiers do not")
+        if self.judge and self.judge in self.teachers:
+            raise ValueError(f"{self.judge!r} cannot judge its own answers: name a judge that is not among teachers")
         return self
 
 

@@ -37,11 +37,14 @@ class Judge:
     """Somebody who says whether two messages amount to the same; None = undecided, which counts as no.
 
     A judge of the student's family, or of a family whose answer it would judge, favours its own (Preference Leakage, arXiv 2502.01534):
-    such a judge is not asked. Example: Judge(family="mistral", same=lambda one, other: one.text == other.text)
+    such a judge is not asked. `name` and `usd` are who it is and what it was paid at this place, for the pair's record.
+    Example: Judge(family="mistral", same=lambda one, other: one.text == other.text)
     """
 
     family: str
     same: Callable[[Turn, Turn], bool | None]
+    name: str = ""
+    usd: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +59,8 @@ class Verdict:
     an anchor), after_error (the environment had just said what was wrong, so the student was told and the teachers, too), erred (its own
     call raised an error: never an anchor, even where the teachers would have made the same mistake), no_evidence (the families agree on
     another action, and nothing but their agreement speaks for it).
-    `families` are those that gave `chosen` or, for "agreed", the student's action; `prices` are the dollars paid to every teacher here.
+    `families` are those that gave `chosen` or, for "agreed", the student's action; `prices` are the dollars paid to every teacher here and
+    to the judge; `judge` is who that was, where its word decided.
     """
 
     outcome: Outcome
@@ -69,10 +73,13 @@ class Verdict:
     num_own_family: int = 0
     evidence: tuple[str, ...] = ()
     prices: Mapping[str, float] = field(default_factory=dict)
+    judge: str = ""
 
     def record(self) -> dict[str, Any]:
         """What is stored on a pair, e.g. {"tier": "exact", "families": ["a", "b"], "of": 3, "evidence": ["own_errored"], "usd": {...}}."""
         families = {"tier": self.tier, "families": list(self.families), "of": self.num_families}
+        if self.judge:
+            families["judge"] = self.judge
         return {**families, "own_family_left_out": self.num_own_family, "evidence": list(self.evidence), "usd": dict(self.prices)}
 
 
@@ -134,6 +141,8 @@ def agree(
     prices: dict[str, float] = defaultdict(float)
     for answer in answers:
         prices[answer.teacher] += answer.usd
+    if judge is not None and judge.usd:
+        prices[judge.name] += judge.usd
     num_families = len({answer.family for answer in others})
     told = partial(
         Verdict,
@@ -151,7 +160,10 @@ def agree(
         read = _reader(tier, own, others, scene=scene, judge=judge, own_family=own_family)
         if read is None:
             continue
-        verdict = _weigh(own, others, read, partial(told, tier=tier), min_families=min_families, after_error=after_error, erred=erred)
+        by = judge.name if tier == "judge" and judge is not None else ""
+        verdict = _weigh(
+            own, others, read, partial(told, tier=tier, judge=by), min_families=min_families, after_error=after_error, erred=erred
+        )
         if verdict.outcome == "pair" and need_evidence and not evidence:
             return told(outcome="none", reason="no_evidence", tier=tier)
         if verdict.outcome in ("pair", "agreed") or verdict.reason == "after_error":
@@ -160,22 +172,30 @@ def agree(
     return first or told(outcome="none", reason="no_judge")
 
 
-_Read = Callable[[Turn], Hashable]
+Read = Callable[[Turn], Hashable]
 """What a tier reads of a message: equal readings are one vote; a false one is none."""
 
 
-def _reader(tier: Tier, own: Turn, answers: Sequence[Answer], *, scene: Scene, judge: Judge | None, own_family: str) -> _Read | None:
-    if tier == "exact":
-        return lambda turn: canonical(turn, scene).parts
+def reader_of(tier: Tier, scene: Scene = NOWHERE) -> Read:
+    """How a tier compares messages without asking anybody; what a judge would put together is read exactly here.
+
+    Example: read = reader_of("target"); read(one) == read(other)
+    """
     if tier == "target":
         return lambda turn: aims(turn, scene)
     if tier == "intent":
         return lambda turn: intents(turn, scene)
+    return lambda turn: canonical(turn, scene).parts
+
+
+def _reader(tier: Tier, own: Turn, answers: Sequence[Answer], *, scene: Scene, judge: Judge | None, own_family: str) -> Read | None:
+    if tier != "judge":
+        return reader_of(tier, scene)
     families = {own_family, *(answer.family for answer in answers)}
     return _judged(own, answers, judge, scene=scene) if judge is not None and judge.family not in families else None
 
 
-def _judged(own: Turn, answers: Sequence[Answer], judge: Judge, *, scene: Scene) -> _Read:
+def _judged(own: Turn, answers: Sequence[Answer], judge: Judge, *, scene: Scene) -> Read:
     """Groups as a judge sees them: each message joins the first group whose first message it is the same as."""
     leaders: list[Turn] = []
     group: dict[Action, int] = {}
@@ -193,7 +213,7 @@ def _judged(own: Turn, answers: Sequence[Answer], judge: Judge, *, scene: Scene)
 def _weigh(
     own: Turn,
     others: Sequence[Answer],
-    read: _Read,
+    read: Read,
     told: Callable[..., Verdict],
     *,
     min_families: int,
@@ -201,9 +221,9 @@ def _weigh(
     erred: bool,
 ) -> Verdict:
     """The verdict of one tier."""
-    done, supporters = read(own), _supporters(others, read)
-    own_families = supporters.get(done, frozenset())
-    rivals = {action: families for action, families in supporters.items() if action != done}
+    done, votes = read(own), supporters(others, read)
+    own_families = votes.get(done, frozenset())
+    rivals = {action: families for action, families in votes.items() if action != done}
     most = max(map(len, rivals.values()), default=0)
     best = [action for action, families in rivals.items() if len(families) == most]
     if most >= min_families and len(best) == 1 and most > len(own_families):
@@ -223,7 +243,7 @@ def _weigh(
     return told(outcome="no_consensus", teachers=_teachers(others))
 
 
-def _supporters(answers: Sequence[Answer], read: _Read) -> dict[Hashable, frozenset[str]]:
+def supporters(answers: Sequence[Answer], read: Read) -> dict[Hashable, frozenset[str]]:
     """Which families gave an action. A family has one vote: what most of its models did; where they are divided, it has none."""
     by_family: dict[str, Counter[Hashable]] = defaultdict(Counter)
     for answer in answers:

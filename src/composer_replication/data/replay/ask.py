@@ -70,13 +70,13 @@ def replay(
     gap: Gap = lambda session, turn, chosen: None,
     need_evidence: bool = False,
     tiers: Sequence[Tier] = ("exact",),
-    judge: Judge | None = None,
+    judge: Callable[[Place], Judge | None] = lambda place: None,
 ) -> Iterator[Asked]:
     """Every assistant turn of every session, in order, with its answers and what they amount to.
 
     `family_of` gives the family of a turn's author, whose answers do not count; "" = of none of the teachers' families. With
     `need_evidence` agreement alone makes no pair: the student's message has to have failed (evidence.py), or `gap` has to measure more
-    than 0. `tiers` and `judge` say how alike answers have to be (agree.py).
+    than 0. `tiers` says how alike answers have to be (agree.py), and `judge` who decides at a place (judging.py).
     `fails` tries a message where there is an environment to try it in: teachers may share a mistake, and what raises an error is
     preferred to nothing.
     """
@@ -92,7 +92,7 @@ def replay(
                 yield Asked(session_id=session.id, turn=number, answers=(), result=_no(session, number, "not_asked"))
                 continue
             place = place_of(session, number, answers, family_of=family_of, errors=errors)
-            verdict = weigh_place(place, min_families=min_families, tiers=tiers, judge=judge)
+            verdict = weigh_place(place, min_families=min_families, tiers=tiers, judge=judge(place))
             result = _result(session, number, verdict)
             if isinstance(result, Preference):
                 if fails(session, number, result.chosen):

@@ -1,13 +1,16 @@
 """Ask the teachers: the steps of one session go to each teacher in order, sessions and teachers run at the same time.
 
-    gathered = await gather(sessions, teachers, asker=asker, steps=lambda session: all_steps(session), settings=config.replay)
+    gathered = await gather(sessions, teachers, asker=asker, steps=all_steps, settings=config.replay, redactor=redactor)
     gathered.answers             # one Answer per step and teacher that was asked, in the order of sessions, steps and teachers
     gathered.counts              # {"bought": 212, "kept": 40, "settled": 88, "failed": 3, "problem: cut_off": 2, ...}
     gathered.stopped             # the BudgetError that ended it early, or None
 
 A teacher asked in order finds most of each prompt in its provider's cache. Between teachers a step is handed on: the second begins with a
-step when the first has answered it, and is asked at all only where that is worth its price (gate.py). Secrets leave the messages here,
-whatever `ingest` did: what is sent was redacted in this run.
+step when the first has answered it, and is asked at all only where that is worth its price (gate.py). An answer that `refuse` has something
+against is marked at once: it is kept, because it was paid for, and the next teacher is asked as if it had not come.
+
+Secrets leave the messages here, whatever `ingest` did: what is sent was redacted in this run. Their names are part of a request, so a
+redactor with the work folder's key finds again what was bought, and one with another key would buy it once more.
 """
 
 from __future__ import annotations
@@ -15,24 +18,26 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from composer_replication.core.config.rollouts import ReplaySettings
 from composer_replication.core.errors import BudgetError, ComposerError, TeacherError
 from composer_replication.core.redact import Redactor
 from composer_replication.core.site import Answer
-from composer_replication.core.teacher import Bought, Request, Teacher
-from composer_replication.core.trace import Session
+from composer_replication.core.teacher import REFUSED, Bought, Request, Teacher
+from composer_replication.core.trace import Session, Turn
 from composer_replication.data.ingestion.redaction import redact_session
-from composer_replication.data.replay.actions import Scene, scene_of
-from composer_replication.data.replay.families import family_of
-from composer_replication.data.replay.gate import same_action, still_open, usable
+from composer_replication.data.replay.agree import Place, Tier
+from composer_replication.data.replay.ask import failed_turns, place_of
+from composer_replication.data.replay.gate import agrees, no_pair_for, still_open, usable
 from composer_replication.data.replay.prompt import Budget, Prompt, Prompts
 from composer_replication.data.replay.steps import Step
 from composer_replication.data.teachers.asking import Asker
 
 Steps = Callable[[Session], Sequence[Step]]
-_Answered = list[tuple[int, list[Answer]]]
+Refuse = Callable[[Session, Turn], str]
+"""What is wrong with an answer by itself, "" where nothing is, e.g. what a curation recipe has against it."""
+_Answered = list[tuple[int, tuple[Answer, ...]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +56,7 @@ class _Open:
 
     step: Step
     request: Request
-    scene: Scene
-    answers: list[Answer] = field(default_factory=list)
+    place: Place
     closed: bool = False
 
 
@@ -90,22 +94,30 @@ def requests_of(session: Session, steps: Sequence[Step], *, settings: ReplaySett
         yield Asking(session=session, step=step, request=request, prompt=prompt)
 
 
+@dataclass(slots=True, kw_only=True)
 class _Run:
     """One call of `gather`: what is shared between its sessions."""
 
-    def __init__(self, teachers: Sequence[Teacher], asker: Asker, steps: Steps, settings: ReplaySettings, redactor: Redactor) -> None:
-        self.teachers, self.asker, self.steps, self.settings, self.redactor = teachers, asker, steps, settings, redactor
-        self.counts: Counter[str] = Counter()
-        self.stopped: ComposerError | None = None
+    teachers: Sequence[Teacher]
+    asker: Asker
+    steps: Steps
+    settings: ReplaySettings
+    redactor: Redactor
+    refuse: Refuse
+    gaps: bool
+    judge_family: str
+    counts: Counter[str] = field(default_factory=Counter)
+    stopped: ComposerError | None = None
 
     async def session(self, session: Session) -> _Answered:
         """All steps of one session; the teachers are stations, each with its own queue."""
         opened: list[_Open] = []
+        errors = failed_turns(session)
         for asking in requests_of(session, self.steps(session), settings=self.settings, redactor=self.redactor):
             if not asking.prompt.fits or not asking.prompt.turns:
                 self.counts["prompt_too_long" if asking.prompt.turns else "no_context"] += 1
                 continue
-            opened.append(_Open(asking.step, asking.request, scene_of(session, asking.step.turn)))
+            opened.append(_Open(asking.step, asking.request, place_of(session, asking.step.turn, (), errors=errors)))
         queues: list[asyncio.Queue[_Open | None]] = [asyncio.Queue() for _ in self.teachers]
         gated = self.settings.gate == "value"
         for one in (*opened, None):
@@ -114,58 +126,91 @@ class _Run:
         async with asyncio.TaskGroup() as group:
             for rank in range(len(self.teachers)):
                 group.create_task(self._station(session, rank, queues, hand_on=gated))
-        return [(one.step.turn, one.answers) for one in opened]
+        return [(one.step.turn, one.place.answers) for one in opened]
 
     async def _station(self, session: Session, rank: int, queues: list[asyncio.Queue[_Open | None]], *, hand_on: bool) -> None:
         agreed_in_a_row = 0
+        paid = not self.teachers[rank].price.free
         while (one := await queues[rank].get()) is not None:
-            first = not one.answers and not one.closed
-            settled = self.settings.settled_after and agreed_in_a_row >= self.settings.settled_after
-            if self.stopped is None and not one.closed:
-                if hand_on and first and settled and one.step.why == "sampled" and not self.teachers[rank].price.free:
-                    self.counts["trace_settled"] += 1
-                    one.closed = True
-                elif await self._one(session, one, rank) and first and one.step.why == "sampled" and one.answers:
-                    own = session.turns[one.step.turn]
-                    agreed_in_a_row = agreed_in_a_row + 1 if same_action(one.answers[0].turn, own, one.scene) else 0
+            counts = not one.place.answers and one.step.why == "sampled" and not one.place.evidence
+            if hand_on and paid and counts and self.settings.settled_after and agreed_in_a_row >= self.settings.settled_after:
+                self._close(one, "trace_settled")
+            if await self._one(session, one, rank) and counts:
+                agreed_in_a_row = agreed_in_a_row + 1 if self._agrees(one.place) else 0
             if hand_on and rank + 1 < len(queues):
                 queues[rank + 1].put_nowait(one)
         if hand_on and rank + 1 < len(queues):
             queues[rank + 1].put_nowait(None)
 
     async def _one(self, session: Session, one: _Open, rank: int) -> bool:
-        """Ask one teacher about one step, where it should be; whether it was asked."""
-        teacher, own = self.teachers[rank], session.turns[one.step.turn]
-        whose = family_of(own.author)
-        if teacher.family == whose:
+        """Ask one teacher about one step, where it should be; whether it answered."""
+        teacher = self.teachers[rank]
+        if teacher.family == one.place.own_family:
             self.counts["own_family"] += 1
             return False
-        if self.settings.gate == "value" and not teacher.price.free and one.answers:
-            left = len({t.family for t in self.teachers[rank:]} - {whose} - {answer.family for answer in one.answers})
-            how = {"min_families": self.settings.min_families, "min_confidence": self.settings.min_confidence}
-            if not still_open(own, one.answers, left=left, scene=one.scene, **how):
-                self.counts["settled"] += 1
-                one.closed = True
+        if self.settings.gate == "value" and not teacher.price.free:
+            if not one.closed and (reason := self._why_closed(one.place, rank)):
+                self._close(one, reason)
+            if one.closed:
                 return False
+        bought = await self._bought(teacher, one.request)
+        if bought is None:
+            return False
+        answer = answer_of(teacher, one.request, bought)
+        if not answer.problem and (detail := self.refuse(session, answer.turn)):
+            answer = replace(answer, problem=f"{REFUSED}{detail}")
+        self._count(bought, answer)
+        one.place = replace(one.place, answers=(*one.place.answers, answer))
+        return True
+
+    async def _bought(self, teacher: Teacher, request: Request) -> Bought | None:
+        """The answer of one teacher, or None where there is none; after a stop only what was bought earlier."""
+        if self.stopped is not None:
+            return self.asker.kept(teacher, request)
         try:
-            bought = await self.asker.ask(teacher, one.request)
+            return await self.asker.ask(teacher, request)
         except TeacherError as error:
             self.counts["failed"] += 1
             self.counts[f"failed: {error.what}"] += 1
-            if error.for_all and self.stopped is None:
-                self.stopped = error
-            return False
+            if error.for_all:
+                self.stopped = self.stopped or error
         except BudgetError as error:
             self.stopped = self.stopped or error
-            return False
-        self._count(bought)
-        one.answers.append(answer_of(teacher, one.request, bought))
-        return True
+        return None
 
-    def _count(self, bought: Bought) -> None:
+    def _close(self, one: _Open, reason: str) -> None:
+        """No paid teacher is asked about a step any more; what is free is asked all the same."""
+        if not one.closed:
+            self.counts[reason] += 1
+            one.closed = True
+
+    def _why_closed(self, place: Place, rank: int) -> str:
+        """Why the teacher of this rank is not worth its price at a place; "" where it is."""
+        settings, families = self.settings, {teacher.family for teacher in self.teachers} - {place.own_family}
+        how = {"num_families": len(families), "min_families": settings.min_families, "need_evidence": settings.need_evidence}
+        if reason := no_pair_for(place, **how, gaps=self.gaps):
+            return reason
+        if not place.answers:
+            return ""
+        least = settings.min_confidence
+        told = {answer.family for answer in place.answers if usable(answer, min_confidence=least)}
+        left = len({teacher.family for teacher in self.teachers[rank:]} - {place.own_family} - told)
+        open_ = still_open(place, left=left, min_families=settings.min_families, min_confidence=least, tiers=self._tiers(place))
+        return "" if open_ else "settled"
+
+    def _agrees(self, place: Place) -> bool:
+        first = place.answers[0]
+        return usable(first, min_confidence=self.settings.min_confidence) and agrees(place, first, tiers=self._tiers(place))
+
+    def _tiers(self, place: Place) -> Sequence[Tier]:
+        """The tiers that a place is weighed by: a judge has no say over its own family."""
+        return [tier for tier in self.settings.tiers if tier != "judge" or self.judge_family != place.own_family]
+
+    def _count(self, bought: Bought, answer: Answer) -> None:
         self.counts["bought" if bought.now else "kept"] += 1
-        if bought.reply.problem:
-            self.counts[f"problem: {bought.reply.problem}"] += 1
+        if answer.problem:
+            kind = answer.problem.removeprefix(REFUSED).partition(":")[0]
+            self.counts[f"problem: {REFUSED if answer.problem.startswith(REFUSED) else ''}{kind}"] += 1
 
 
 def answer_of(teacher: Teacher, request: Request, bought: Bought) -> Answer:
@@ -194,21 +239,25 @@ async def gather(
     asker: Asker,
     steps: Steps,
     settings: ReplaySettings,
-    redactor: Redactor | None = None,
+    redactor: Redactor,
+    refuse: Refuse = lambda session, turn: "",
+    gaps: bool = False,
+    judge_family: str = "",
 ) -> Gathered:
     """Ask every teacher about the chosen steps of every session; see the head of this module.
 
+    `gaps`: an environment can measure whether an answer leads further than the student's message, which is evidence for a pair.
+    `judge_family` is whose model judges, where one does.
     What cannot be answered is counted, and the others go on. Where the ceiling leaves no room, or a teacher's key is not accepted, nothing
-    more is sent; calls in flight are waited for, and `stopped` says why.
+    more is sent; calls in flight are waited for, what was bought earlier is looked up, and `stopped` says why.
     """
-    run = _Run(teachers, asker, steps, settings, redactor or Redactor())
+    how = {"teachers": teachers, "asker": asker, "steps": steps, "settings": settings, "redactor": redactor}
+    run = _Run(**how, refuse=refuse, gaps=gaps, judge_family=judge_family)
     done: dict[int, tuple[str, _Answered]] = {}
     rest = iter(enumerate(sessions))
 
     async def work() -> None:
-        for number, session in rest:  # each worker takes the next one
-            if run.stopped is not None:
-                break
+        for number, session in rest:  # each worker takes the next one, after a stop as well: what was bought there is kept
             done[number] = session.id, await run.session(session)
 
     try:

@@ -104,6 +104,10 @@ class Asker:
         self._in_flight = 0
         self._ended = asyncio.Event()
 
+    def kept(self, teacher: Teacher, request: Request) -> Bought | None:
+        """The answer that was bought earlier, or None; nothing is sent."""
+        return self._ledger.find(request_key(teacher, request)) if self._ledger is not None and teacher.identity else None
+
     async def ask(self, teacher: Teacher, request: Request) -> Bought:
         """The answer of one teacher to one request, from the ledger where it was bought before."""
         if not teacher.identity:

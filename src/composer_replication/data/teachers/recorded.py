@@ -16,7 +16,7 @@ from typing import Any
 from composer_replication.core.codec import read_answers
 from composer_replication.core.errors import DataError, TeacherError
 from composer_replication.core.site import Answer
-from composer_replication.core.teacher import FREE, Price, Reply, Request, Usage
+from composer_replication.core.teacher import FREE, REFUSED, Price, Reply, Request, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,8 @@ class Recorded:
         usage = Usage(
             input_tokens=answer.input_tokens, output_tokens=answer.output_tokens, cached_tokens=answer.cached_tokens, usd=answer.usd
         )
-        return Reply(turn=answer.turn, usage=usage, problem=answer.problem, provider=answer.provider, confidence=answer.confidence)
+        problem = "" if answer.problem.startswith(REFUSED) else answer.problem  # this run's recipe judges anew
+        return Reply(turn=answer.turn, usage=usage, problem=problem, provider=answer.provider, confidence=answer.confidence)
 
 
 def recorded_teachers(path: Path) -> tuple[Recorded, ...]:

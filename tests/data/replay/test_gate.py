@@ -1,0 +1,95 @@
+"""The gate: no answer is paid for that cannot change what comes of a place, and none is saved that could, by the tiers of the settings."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from composer_replication.core.site import Answer
+from composer_replication.core.trace import Turn
+from composer_replication.data.replay.agree import Place, Tier, reader_of, weigh_place
+from composer_replication.data.replay.gate import agrees, no_pair_for, still_open, worth_judging
+from tests.data.teachers.made import calling
+
+COMMANDS = ("pytest -x tests/a.py", "pytest -q tests/a.py", "tox -e unit", "cat tests/a.py", "ls")
+"""The first two share a target, the third their intent."""
+TIERS: tuple[tuple[Tier, ...], ...] = (
+    ("exact",), ("target",), ("intent",), ("exact", "target"), ("target", "intent"), ("exact", "target", "intent"),
+)  # fmt: skip
+
+
+def bash(command: str) -> Turn:
+    return calling("Bash", command=command)
+
+
+def place(own: Turn, *turns: Turn, **facts: object) -> Place:
+    """A place with one answer of each family a, b, c, ..."""
+    answers = tuple(Answer(site_id="s:1:-", teacher=f, family=f, turn=turn) for f, turn in zip("abcdefgh", turns, strict=False))
+    return replace(Place(session_id="s", turn=1, own=own, answers=answers), **facts)
+
+
+def comes_of(at: Place, tiers: Sequence[Tier], min_families: int) -> object:
+    """What training sees of a verdict: the pair's chosen action at its tier, or that there is none."""
+    verdict = weigh_place(at, min_families=min_families, tiers=tiers)
+    return None if verdict.chosen is None else (verdict.tier, reader_of(verdict.tier)(verdict.chosen.turn))
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    own=st.sampled_from(COMMANDS),
+    said=st.lists(st.sampled_from(COMMANDS), max_size=3),
+    left=st.integers(0, 2),
+    min_families=st.integers(2, 4),
+    tiers=st.sampled_from(TIERS),
+    erred=st.booleans(),
+)
+def test_it_is_closed_exactly_where_no_further_answer_changes_what_comes_of_it(
+    own: str, said: list[str], left: int, min_families: int, tiers: tuple[Tier, ...], erred: bool
+) -> None:
+    at = place(bash(own), *map(bash, said), erred=erred)
+    is_open = still_open(at, left=left, min_families=min_families, tiers=tiers)
+    if at.answers and agrees(at, at.answers[0], tiers=tiers):
+        assert not is_open  # the one rule that is a wager: who contradicts the student and the first teacher is rarely right
+        return
+    ends = {
+        comes_of(place(bash(own), *map(bash, (*said, *more)), erred=erred), tiers, min_families)
+        for more in itertools.product(COMMANDS, repeat=left)
+    }
+    assert is_open == (len(ends) > 1), ends
+
+
+def test_answers_that_are_the_same_at_a_looser_tier_keep_it_open_and_agreement_at_every_tier_closes_it() -> None:
+    one, two, same = bash(COMMANDS[0]), bash(COMMANDS[1]), bash("pytest tests/a.py")
+    assert not still_open(place(bash("ls"), one, two), left=1, min_families=3)
+    assert still_open(place(bash("ls"), one, two), left=1, min_families=3, tiers=("exact", "target"))
+    assert still_open(place(same, one), left=2, min_families=3, tiers=("exact", "target"))  # another command, on the same file
+    assert still_open(place(same, one), left=3, min_families=3) and not still_open(
+        place(same, one), left=3, min_families=3, tiers=("target",)
+    )
+
+
+def test_what_a_judge_may_put_together_counts_as_one_until_it_has_spoken() -> None:
+    tiers: tuple[Tier, ...] = ("exact", "judge")
+    own, one, two, three = (calling(name) for name in ("own", "x", "y", "z"))
+    assert still_open(place(own, one, two), left=1, min_families=3, tiers=tiers)
+    assert not still_open(place(own, one, two), left=0, min_families=3, tiers=tiers)
+    assert not still_open(place(own, one, own), left=1, min_families=3, tiers=tiers)
+    how = {"min_families": 3, "need_evidence": False, "gaps": False}
+    assert worth_judging(place(own, one, two, three), **how) and not worth_judging(place(own, one, two, own), **how)
+    assert not worth_judging(place(own, one, two, three, own_family="a"), **how)  # two that are not the student's own
+    assert not worth_judging(place(own, one, two, three), **{**how, "need_evidence": True})
+
+
+def test_nobody_is_paid_where_no_answers_at_all_make_a_pair() -> None:
+    plain, against, late = place(bash("ls")), place(bash("ls"), evidence=("own_errored:x",)), place(bash("ls"), after_error=True)
+    few = {"num_families": 3, "min_families": 3}
+    reasons = [no_pair_for(at, **few, need_evidence=need, gaps=False) for need in (True, False) for at in (plain, against, late)]
+    assert reasons == ["no_evidence", "", "after_error", "", "", "after_error"]
+    assert no_pair_for(against, num_families=2, min_families=3, need_evidence=True, gaps=False) == "too_few_families"
+    assert (
+        no_pair_for(plain, **few, need_evidence=True, gaps=True) == ""
+    )  # an environment may still measure that another message leads further
