@@ -29,6 +29,7 @@ from typing import Any
 from composer_replication.core.codec import read_answers, read_sessions, record_to_json
 from composer_replication.core.config.rollouts import ReplaySettings
 from composer_replication.core.jsonl import write_json, write_lines
+from composer_replication.core.redact import Redactor
 from composer_replication.core.site import Answer, Preference
 from composer_replication.core.teacher import Request, Teacher
 from composer_replication.core.trace import Session, Text, ToolCall, Turn
@@ -99,8 +100,8 @@ def ask_all(sessions: Sequence[Session], *, seed: int) -> tuple[Answer, ...]:
         teachers: list[Teacher] = [
             noisy(players[player], name=name, family=family, share=share, seed=seed) for name, family, player, share in TEACHERS
         ]
-        asked = gather(sessions, teachers, asker=Asker(None), steps=all_steps, settings=ReplaySettings(sessions_at_once=1))
-        return asyncio.run(asked).answers
+        how = {"asker": Asker(None), "settings": ReplaySettings(sessions_at_once=1), "redactor": Redactor()}
+        return asyncio.run(gather(sessions, teachers, steps=all_steps, **how)).answers
 
 
 def places_of(sessions: Iterable[Session], answers: Iterable[Answer]) -> list[Place]:
