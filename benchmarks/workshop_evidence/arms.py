@@ -25,7 +25,7 @@ _NO_POLICY = ("--train.policy.weight", "0")
 _NO_HINT = ("--train.hint.weight", "0")
 _NO_PREFERENCE = ("--train.preference.weight", "0")
 _POLICY, _HINT, _PREFERENCE = (*_NO_HINT, *_NO_PREFERENCE), (*_NO_POLICY, *_NO_PREFERENCE), (*_NO_POLICY, *_NO_HINT)
-# Preference alone needs no rollouts: they would only be counted. Six sessions a step bring their anchors, as in the demo.
+# Preference alone needs no rollouts: they would only be counted. With batch_anchors = 0 no anchor is drawn: the pairs are all there is.
 _UNPLAYED = ("--rollouts.env", "", "--train.batch_examples", "6", "--train.preference.batch_anchors", "0")
 _RULES = ("--train.health.max_kl", "0.3", "--train.health.monitor_tasks", "48", "--train.health.monitor_every", "5")
 _COLLAPSE = (*_HINT, "--train.hint.teacher", "live", "--train.learning_rate", "5e-3")
@@ -35,8 +35,7 @@ _MAY_STARVE = ("--train.starved_steps", "1000")
 _FORK = ("--train.fork", "true", *_MAY_STARVE)
 # A hint that is credit has no divergence of its own: the demo's would be set and not read, which is refused.
 _CREDIT = (*_MAY_STARVE, "--train.hint.divergence", "jsd", "--train.hint.combination")
-_NO_ANCHORS = ("--train.preference.anchor", "0")
-_CLONE = ("--train.preference.objective", "clone", *_NO_ANCHORS)
+_CLONE = ("--train.preference.objective", "clone", "--train.preference.anchor", "0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +56,8 @@ class Arm:
     pairs: str = ""
 
 
-def _on(pairs: str, text: str, *flags: str) -> Arm:
-    return Arm(text=text, flags=(*_PREFERENCE, *_UNPLAYED, *flags), like="preference", pairs=pairs)
+def _on(pairs: str, text: str) -> Arm:
+    return Arm(text=text, flags=(*_PREFERENCE, *_UNPLAYED), like="preference", pairs=pairs)
 
 
 def _nulled(how: str) -> tuple[str, ...]:
@@ -116,8 +115,6 @@ ARMS: Mapping[str, Arm] = {
     "pairs_filtered": _on("filtered", "the same pairs, of which `recompose curate` kept what its recipe has nothing against"),
     "pairs_curated": _on("curated", "the pairs on which families of those teachers agree, with evidence, and then `recompose curate`"),
     "pairs_null": _on("null", "as many pairs of the null test: the same agreement on answers dealt to other places"),
-    "pairs_raw_bare": _on("raw", "as pairs_raw, without anchors", *_NO_ANCHORS),
-    "pairs_curated_bare": _on("curated", "as pairs_curated, without anchors", *_NO_ANCHORS),
     "hint_policy": Arm(text="hint and policy", flags=_NO_PREFERENCE),
     "hint_preference": Arm(text="hint and preference", flags=_NO_POLICY),
     "policy_preference": Arm(text="policy and preference", flags=_NO_HINT),

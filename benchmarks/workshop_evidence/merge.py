@@ -28,7 +28,7 @@ def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
             )
     added = {name for level, found in new["levels"].items() for name in found["arms"] if name not in old["levels"][level]["arms"]}
     unknown = {name for name in ARMS if not any(name in found["arms"] for found in old["levels"].values())}
-    known = (settings_sha256(), settings_sha256(without=unknown))
+    known = (settings_sha256(), settings_sha256(without={name for name in unknown if ARMS[name].pairs}))
     if old["about"]["settings_sha256"] not in known or new["about"]["settings_sha256"] != settings_sha256():
         raise DataError("the settings of the demo or of the arms are no longer those of the page", fix="run every arm again")
     levels = {level: _level(found, new["levels"].get(level)) for level, found in old["levels"].items()}

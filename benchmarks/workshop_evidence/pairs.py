@@ -12,7 +12,7 @@
 The teachers are the scripted players of the workshop with slips: the three families slip at a tenth of the places, a small model of the
 second family at three tenths, and a fourth family, which plays like the first, at half of them. A slip is a tool that nobody offered, an
 empty message, arguments that do not fit, words in place of a call, or a good call of another tool.
-All sets stand beside the same anchors, those of the curated one; an anchor that a pair contradicts does not hold (tokens/dataset.py).
+Whether anchors are trained beside them is the arm's business (arms.py: they are not).
 """
 
 from __future__ import annotations

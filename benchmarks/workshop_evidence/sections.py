@@ -55,8 +55,6 @@ QUESTIONS: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (
             ("pairs_curated", "pairs_null"),
             ("pairs_curated", "pairs_filtered"),
             ("pairs_filtered", "pairs_raw"),
-            ("pairs_curated_bare", "pairs_raw_bare"),
-            ("pairs_curated", "pairs_curated_bare"),
             *((name, BEFORE) for name in ("pairs_curated", "pairs_filtered", "pairs_raw", "pairs_null")),
         ),
     ),
@@ -119,8 +117,7 @@ def _noise(evidence: Mapping[str, Any]) -> str:
 - **Noisy teachers.** The arms `pairs_...` are trained on answers of the scripted players with slips, at these shares of the places:
   {shares}.
   A slip is a tool that nobody offered, an empty message, arguments that do not fit, "Done." in place of a call, or a good call of another
-  tool. The shares were fixed before any of these arms was trained. All of them are given the anchors of `pairs_curated`; where a pair
-  rejects the student's message, its anchor does not hold, so that raw pairs keep few of them. The arms `..._bare` have none."""
+  tool. The shares were fixed before any of these arms was trained. Like `preference`, these arms draw no anchors: only the pairs differ."""
 
 
 def _spread(evidence: Mapping[str, Any]) -> str:
