@@ -4,6 +4,8 @@
     python benchmarks/evidence.py --levels 1 --seeds 1 --arms after placebo hint --steps-scale 0.1 --tasks 8 --out build/try.md
     python benchmarks/evidence.py --check                is docs/evidence.md what its JSON says, and of this student and these settings?
     python benchmarks/evidence.py --render               write docs/evidence.md anew from docs/evidence.json
+    python benchmarks/evidence.py --levels 1 --arms preference pairs_raw --json build/added.json --out build/added.md
+    python benchmarks/evidence.py --merge build/added.json         add its rows to docs/evidence.json; the others stay as they are
 
 Two processes at a time, one thread each. An arm whose run was made from the same settings, student and data is not trained again
 (--fresh: all are); the evaluation is always played anew. An arm that a health rule stopped is a result: its row is the student that was
@@ -30,6 +32,7 @@ from typing import Any, TypeVar
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from workshop_evidence.arms import ARMS, BEFORE, LEVELS, settings_sha256, steps_of
+from workshop_evidence.merge import merged
 from workshop_evidence.page import JSON_PAGE, PAGE, problems, render
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,7 +56,10 @@ def main(words: Sequence[str]) -> int:
             else "evidence: docs/evidence.md is what its JSON says, of this student and settings"
         )
         return 1 if found else 0
-    if not options.render:
+    if options.merge:
+        value = merged(json.loads(options.json.read_text("utf-8")), json.loads(options.merge.read_text("utf-8")))
+        _write(options.json, value)
+    elif not options.render:
         _gather(options)
     evidence = json.loads(options.json.read_text("utf-8"))
     options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -78,18 +84,19 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "evidence")
     parser.add_argument("--out", type=Path, default=ROOT / PAGE)
     parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--merge", type=Path, default=None)
     for flag in ("--fresh", "--check", "--render"):
         parser.add_argument(flag, action="store_true")
     options = parser.parse_args(words)
     options.command = shlex.join(["python", "benchmarks/evidence.py", *words])
-    options.json = options.json or (ROOT / JSON_PAGE if options.render else options.work / "evidence.json")
+    options.json = options.json or (ROOT / JSON_PAGE if options.render or options.merge else options.work / "evidence.json")
     options.seed_list = options.seed_list or [SEEDS[i] if i < len(SEEDS) else SEEDS[-1] + i for i in range(options.seeds)]
     return options
 
 
 def _gather(options: argparse.Namespace) -> None:
     """Everything that takes time; writes the JSON."""
-    from workshop_evidence.training import Work, prepare, train_arm
+    from workshop_evidence.training import Work, prepare, prepare_pairs, train_arm
 
     if options.fresh and options.work.exists():
         shutil.rmtree(options.work)
@@ -103,6 +110,7 @@ def _gather(options: argparse.Namespace) -> None:
         if not (work.student / "model.safetensors").exists():
             raise SystemExit(f"evidence: no student in {work.student}; make it with scripts/warm_up.py, or leave level {work.level} out")
     list(_side_by_side(prepare, works, workers=options.workers))
+    list(_side_by_side(prepare_pairs, [work for work in works if _on_pairs(options, work.level)], workers=options.workers))
     print(f"evidence: logs and data of {len(works)} seeds are there, {time.monotonic() - began:.0f} s", flush=True)
     jobs = [(work, name) for work in works for name in _arms(options, work.level)]
     jobs.sort(key=lambda job: options.seed_list.index(job[0].seed))  # a whole seed of every level first
@@ -118,14 +126,23 @@ def _gather(options: argparse.Namespace) -> None:
     told = dict(zip(jobs, _side_by_side(one, jobs, workers=options.workers), strict=True))
     levels = {str(level): _level(options, [w for w in works if w.level == level], told) for level in options.levels}
     value = {"about": _about(options, seconds=time.monotonic() - began), "levels": levels}
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", "utf-8")
+    _write(options.json, value)
+
+
+def _write(path: Path, value: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", "utf-8")
 
 
 def _arms(options: argparse.Namespace, level: int) -> list[str]:
     from workshop_evidence.training import trl_python
 
     return [name for name, arm in ARMS.items() if name in options.arms and level in arm.levels and (not arm.needs_trl or trl_python())]
+
+
+def _on_pairs(options: argparse.Namespace, level: int) -> bool:
+    """Whether an arm of this level is trained on pairs of its own."""
+    return any(ARMS[name].pairs for name in _arms(options, level))
 
 
 def _side_by_side(one: Callable[[T], R], items: Sequence[T], *, workers: int) -> Iterable[R]:
@@ -175,7 +192,8 @@ def _level(options: argparse.Namespace, works: Sequence[Any], told: dict[Any, di
 
 
 def _kept(told: dict[str, Any]) -> dict[str, Any]:
-    return {key: told[key] for key in ("code", "steps", "kept", "state", "rule", "cpu_s", "tokens", "kl", "commit")}
+    kept = ("code", "steps", "kept", "state", "rule", "cpu_s", "tokens", "kl", "commit")
+    return {key: told[key] for key in (*kept, *(["pairs"] if "pairs" in told else []))}
 
 
 def _about(options: argparse.Namespace, *, seconds: float) -> dict[str, Any]:

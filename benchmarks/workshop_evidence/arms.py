@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from composer_replication.cli.demo_settings import AFTER, CONTROLS, MORE_SFT, NO_RULES, PLACEBO, SETTINGS, STEPS
 from composer_replication.cli.demo_student import NUM_LOGS, SLACK
+
+from .pairs import MAX_NULL_ROUNDS, SLIPS, TEACHERS
 
 BEFORE = "before"
 LEVELS = (1, 2)
@@ -23,7 +25,7 @@ _NO_POLICY = ("--train.policy.weight", "0")
 _NO_HINT = ("--train.hint.weight", "0")
 _NO_PREFERENCE = ("--train.preference.weight", "0")
 _POLICY, _HINT, _PREFERENCE = (*_NO_HINT, *_NO_PREFERENCE), (*_NO_POLICY, *_NO_PREFERENCE), (*_NO_POLICY, *_NO_HINT)
-# Preference alone needs no rollouts: they would only be counted. Six sessions a step bring their anchors, as in the demo.
+# Preference alone needs no rollouts: they would only be counted. With batch_anchors = 0 no anchor is drawn: the pairs are all there is.
 _UNPLAYED = ("--rollouts.env", "", "--train.batch_examples", "6", "--train.preference.batch_anchors", "0")
 _RULES = ("--train.health.max_kl", "0.3", "--train.health.monitor_tasks", "48", "--train.health.monitor_every", "5")
 _COLLAPSE = (*_HINT, "--train.hint.teacher", "live", "--train.learning_rate", "5e-3")
@@ -41,7 +43,8 @@ class Arm:
     """One way to train the student; `flags` stand on top of the demo's settings, `like` is the arm whose number of steps it has.
 
     Without `stops` no health rule ends it: an arm that was stopped early would not be compared at equal compute. One that needs TRL is
-    trained by the Python of .venv-peers (make peers), and left out where that is not there.
+    trained by the Python of .venv-peers (make peers), and left out where that is not there. `pairs` names one of the sets of pairs.py,
+    in place of the pairs that the demo's three teachers agree on.
     """
 
     text: str
@@ -50,6 +53,11 @@ class Arm:
     like: str = ""
     stops: bool = False
     needs_trl: bool = False
+    pairs: str = ""
+
+
+def _on(pairs: str, text: str) -> Arm:
+    return Arm(text=text, flags=(*_PREFERENCE, *_UNPLAYED), like="preference", pairs=pairs)
 
 
 def _nulled(how: str) -> tuple[str, ...]:
@@ -103,6 +111,10 @@ ARMS: Mapping[str, Arm] = {
     "preference_placebo": Arm(
         text="preference alone, sides swapped with p = 1/2", flags=(*_PREFERENCE, *_UNPLAYED, *_nulled("swapped_pairs")), like="preference"
     ),
+    "pairs_raw": _on("raw", "preference alone on every answer of five noisy teachers that is not what the student did"),
+    "pairs_filtered": _on("filtered", "the same pairs, of which `recompose curate` kept what its recipe has nothing against"),
+    "pairs_curated": _on("curated", "the pairs on which families of those teachers agree, with evidence, and then `recompose curate`"),
+    "pairs_null": _on("null", "as many pairs of the null test: the same agreement on answers dealt to other places"),
     "hint_policy": Arm(text="hint and policy", flags=_NO_PREFERENCE),
     "hint_preference": Arm(text="hint and preference", flags=_NO_POLICY),
     "policy_preference": Arm(text="policy and preference", flags=_NO_HINT),
@@ -161,8 +173,10 @@ def flags_of(name: str) -> tuple[str, ...]:
     return arm.flags if arm.stops else (*arm.flags, *NO_RULES)
 
 
-def settings_sha256() -> str:
-    """A hash of all that decides what the arms are: the demo's settings and logs, the arms' flags and their steps."""
-    arms = {name: [*flags_of(name), steps_of(name)] for name in ARMS}
-    value = [SETTINGS, STEPS, NUM_LOGS, SLACK, PLACEBO, MORE_SFT, arms]
+def settings_sha256(*, without: Collection[str] = ()) -> str:
+    """A hash of all that decides what the arms are: the demo's settings and logs, the arms' flags, steps and pairs; but for some arms."""
+    there = {name: arm for name, arm in ARMS.items() if name not in without}
+    arms = {name: [*flags_of(name), *([arm.pairs] if arm.pairs else []), steps_of(name)] for name, arm in there.items()}
+    answers = [TEACHERS, SLIPS, MAX_NULL_ROUNDS] if any(arm.pairs for arm in there.values()) else []
+    value = [SETTINGS, STEPS, NUM_LOGS, SLACK, PLACEBO, MORE_SFT, arms, *answers]
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -10,7 +10,9 @@ from composer_replication.evaluation.table import HINTS_ARE_TAUGHT
 from composer_replication.report.claims import OTHER, TARGETED, claims
 from composer_replication.report.evidence import verdict
 
-from .words import cost_of, pair_of, side, stops_of, table, times, told
+from .arms import ARMS
+from .pairs import TEACHERS
+from .words import cost_of, pair_of, pairs_told, side, stops_of, table, times, told
 
 PLACEBO, BEFORE = "placebo", "before"
 PAIRS = ("hint_policy", "hint_preference", "policy_preference")
@@ -45,6 +47,16 @@ QUESTIONS: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (
     (
         "Is what the student writes itself at the logs' sites better to train on than what stands in the logs",
         (("fork", "logged"), ("fork", "fork_placebo"), ("fork", BEFORE), ("logged", BEFORE), ("hint", "fork")),
+    ),
+    (
+        "Are agreement and curation worth their price, on the answers of noisy teachers",
+        (
+            ("pairs_curated", "pairs_raw"),
+            ("pairs_curated", "pairs_null"),
+            ("pairs_curated", "pairs_filtered"),
+            ("pairs_filtered", "pairs_raw"),
+            *((name, BEFORE) for name in ("pairs_curated", "pairs_filtered", "pairs_raw", "pairs_null")),
+        ),
     ),
     (
         "Does TRL's trainer do what the reference loop does, at the same steps",
@@ -93,7 +105,19 @@ Read this first:
 - **One looser rule.** The demo stops at a KL to the start of 0.6 nats per token, not at the usual 0.3: three habits are changed on
   purpose, and a healthy run of all three channels was seen to reach 0.35. `collapse_stopped` has the usual limit.
 - **Many comparisons.** No correction is made for their number: of twenty differences that are none, one interval is expected to
-  exclude zero."""
+  exclude zero.{_noise(evidence)}"""
+
+
+def _noise(evidence: Mapping[str, Any]) -> str:
+    """Who the teachers of the arms with pairs of their own are; "" where there is no such arm."""
+    if not any(ARMS[name].pairs for found in evidence["levels"].values() for name in found["arms"]):
+        return ""
+    shares = ", ".join(f"{name} (family {family}) at {share:.0%}" for name, family, _, share in TEACHERS)
+    return f"""
+- **Noisy teachers.** The arms `pairs_...` are trained on answers of the scripted players with slips, at these shares of the places:
+  {shares}.
+  A slip is a tool that nobody offered, an empty message, arguments that do not fit, "Done." in place of a call, or a good call of another
+  tool. The shares were fixed before any of these arms was trained. Like `preference`, these arms draw no anchors: only the pairs differ."""
 
 
 def _spread(evidence: Mapping[str, Any]) -> str:
@@ -160,7 +184,17 @@ def _costs(found: Mapping[str, Any]) -> str:
             for channel in ("policy", "lm_ce", "hint", "preference")
         ]
         drift = f"{cost['kl']:.3f}" if "kl" in cost else "-"
-        lines.append([f"`{name}`", arm["text"], f"{cost['steps']:.0f}", f"{cost['cpu_s']:.0f}", *tokens, drift, stops_of(arm) or "-"])
+        lines.append(
+            [
+                f"`{name}`",
+                arm["text"] + pairs_told(arm),
+                f"{cost['steps']:.0f}",
+                f"{cost['cpu_s']:.0f}",
+                *tokens,
+                drift,
+                stops_of(arm) or "-",
+            ]
+        )
     head = [
         "row",
         "what it is",
@@ -263,4 +297,16 @@ Weights (sha256 of every parameter) that were trained from:
 
 {students}
 
-Settings (sha256): `{about["settings_sha256"]}`.{both}"""
+Settings (sha256): `{about["settings_sha256"]}`.{_added(about)}{both}"""
+
+
+def _added(about: Mapping[str, Any]) -> str:
+    """The rows that were made later, each time with what was typed; "" where there are none."""
+    told = ""
+    for note in about.get("added", ()):
+        rows = ", ".join(f"`{name}`" for name in note["rows"])
+        what = (
+            f"Added on {note['date']}, on the same logs, seeds and tasks (`before`, played again, was equal to the last digit): {rows}, by"
+        )
+        told += f"\n\n{what}\n\n```\n{note['command']}\n```"
+    return told

@@ -55,9 +55,13 @@ class Work:
         """The settings file of the demo, for this seed and student."""
         return self.folder / "recompose.toml"
 
+    def data(self, name: str) -> Path:
+        """The work folder whose examples an arm is trained on: that of the seed, or of one of the sets of pairs."""
+        return self.folder / "pairs" / ARMS[name].pairs if ARMS[name].pairs else self.folder
+
     def run(self, name: str) -> RunDir:
         """The run directory of an arm."""
-        return RunDir(self.folder / "runs" / name)
+        return RunDir(self.data(name) / "runs" / name)
 
     def settings(self) -> str:
         """The text of the settings file."""
@@ -86,6 +90,26 @@ def prepare(work: Work) -> None:
     write_json(done, {"key": key})
 
 
+def prepare_pairs(work: Work) -> None:
+    """Ask the noisy teachers about the seed's logs and build the sets of pairs, once; `prepare` comes first."""
+    from .pairs import MAX_NULL_ROUNDS, SLIPS, TEACHERS, make_sets
+
+    told = json.dumps([TEACHERS, SLIPS, MAX_NULL_ROUNDS]).encode()
+    key = _sha256([told, work.settings().encode(), *(_file(work.folder / path) for path in ("sessions.jsonl", "sites.jsonl"))])
+    folder, done = work.folder / "pairs", work.folder / "pairs" / "prepared.json"
+    if _read(done).get("key") == key:
+        return
+    if folder.exists():
+        shutil.rmtree(folder)
+    log = work.folder / "pairs.log"
+
+    def verb(name: str, where: Path, *words: str) -> None:
+        _child([*_recompose(), name, "-c", str(work.config), "-o", str(where), *words], log=log)
+
+    make_sets(work.folder, folder, seed=work.seed, verb=verb)
+    write_json(done, {"key": key})
+
+
 def record_here(config: str, student: str) -> None:
     """Record the logs as the demo does, in this process; run by `prepare` in a fresh one."""
     from composer_replication.cli.demo_student import record
@@ -98,7 +122,7 @@ def record_here(config: str, student: str) -> None:
 def train_arm(work: Work, name: str, *, scale: float) -> dict[str, Any]:
     """Train one arm, or take the run that is there if it was made from the same settings, student and data."""
     flags = [*flags_of(name), "--train.steps", str(steps_of(name, scale=scale))]
-    key = _sha256([work.settings().encode(), shlex.join(flags).encode(), *(_file(work.folder / path) for path in _DATA)])
+    key = _sha256([work.settings().encode(), shlex.join(flags).encode(), *(_file(work.data(name) / path) for path in _DATA)])
     key = _sha256([key.encode(), _file(work.student / "model.safetensors")])
     done, run = work.folder / "arms" / f"{name}.json", work.run(name)
     known = _read(done)
@@ -106,9 +130,12 @@ def train_arm(work: Work, name: str, *, scale: float) -> dict[str, Any]:
         return known
     if run.path.exists():
         shutil.rmtree(run.path)
-    words = [*_recompose(name), "train", "--name", name, *flags, "-c", str(work.config)]
+    where = ["-o", str(work.data(name))] if ARMS[name].pairs else []
+    words = [*_recompose(name), "train", "--name", name, *flags, "-c", str(work.config), *where]
     code, cpu_s = _child(words, log=work.folder / "arms" / f"{name}.log", allowed=(0, STOPPED))
     found = {"key": key, "code": code, "cpu_s": round(cpu_s, 1), "flags": list(flags_of(name)), "commit": _commit(), **_told(run)}
+    if ARMS[name].pairs:
+        found["pairs"] = _read(work.folder / "pairs" / "counts.json")[ARMS[name].pairs]
     write_json(done, found)
     return found
 

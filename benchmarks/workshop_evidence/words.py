@@ -50,6 +50,12 @@ def cost_of(arm: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
+def pairs_told(arm: Mapping[str, Any]) -> str:
+    """How many pairs an arm with pairs of its own had, over its seeds, e.g. " (1783 pairs)"; "" for the others."""
+    counts = [run["pairs"]["built"] for run in arm["runs"].values() if "pairs" in run]
+    return f" ({sum(counts) / len(counts):.0f} pairs)" if counts else ""
+
+
 def stops_of(arm: Mapping[str, Any]) -> str:
     """Which seeds a rule stopped, e.g. "seed 11: kl, back to step 18"."""
     stopped = [(seed, run) for seed, run in sorted(arm["runs"].items()) if run["code"]]

@@ -110,6 +110,11 @@ class Job:
         return self.work / "examples"
 
     @property
+    def reference(self) -> Path:
+        """The folder of what the start of a run thinks of its pairs, by hash of weights and pair; may be removed at any time."""
+        return self.work / "reference"
+
+    @property
     def runs(self) -> Path:
         """The folder of run directories."""
         return self.work / "runs"

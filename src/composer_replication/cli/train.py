@@ -78,6 +78,7 @@ def train(*, resume: Path | None = None, accept_changes: bool = False, name: str
             run=run,
             live=producer,
             forked=forked,
+            reference=job.reference,
             resume=resume is not None,
             accept_changes=accept_changes,
             on_step=stack.enter_context(shown_steps(job)),

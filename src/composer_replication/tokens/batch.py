@@ -110,7 +110,7 @@ class Batch:
 
     `sampled_logp_N` and `advantage_N` go with the tokens of `action`; an action of advantage 0 is not in it, as its loss is 0.
     `hint_logp_N` (0 where it is not known) and `hint_weight_N` (1) go with those of `hint_student`; `wrong` are the views again below
-    another site's hint, where they carry one.
+    another site's hint, where they carry one. `reference_logp_N` goes with those of `response`; empty where the pairs do not carry it.
     """
 
     student: Rows
@@ -128,6 +128,7 @@ class Batch:
     wrong: Rows
     hint_wrong: Targets
     response: Targets
+    reference_logp_N: Tensor
     counts: Counts
 
     @property
@@ -199,6 +200,10 @@ def collate(examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair]
     student = _rows([e.ids for e in examples], pad_id)
     teacher = _rows([e.teacher_ids(v) for _, e, v in views], pad_id)
     sides = [(p.prefix_ids, p.chosen_ids) for p in pairs] + [(p.prefix_ids, p.rejected_ids) for p in pairs]
+    known = [p for p in pairs if p.reference]
+    if known and len(known) != len(pairs):
+        raise AlignmentError(f"{len(known)} of {len(pairs)} pairs carry the reference's log-probs")
+    logps = [p.reference[: len(p.chosen_ids)] for p in known] + [p.reference[len(p.chosen_ids) :] for p in known]
     pair = _rows([prefix + side for prefix, side in sides], pad_id)
     batch = Batch(
         student=student,
@@ -216,6 +221,7 @@ def collate(examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair]
         wrong=wrong,
         hint_wrong=_targets(wrong, [(row, e.teacher_span(v)) for row, (e, v) in enumerate(wrong_views)]),
         response=_targets(pair, [(row, (len(prefix), len(prefix) + len(side))) for row, (prefix, side) in enumerate(sides)]),
+        reference_logp_N=torch.tensor([x for side in logps for x in side], dtype=torch.float32),
         counts=count(examples, pairs),
     )
     expected = torch.tensor([i for _, _, v in views for i in v.target_ids], dtype=torch.long)

@@ -196,7 +196,8 @@ class TrainingExample:
 class PreferencePair:
     """Two messages after one context: sequences are prefix + chosen and prefix + rejected, each with its end token.
 
-    Raises AlignmentError for an empty side or equal sides.
+    `reference` is what the reference thinks of each token, of the chosen side and then of the rejected one, where that was scored before
+    (training/kept_reference.py). It is no part of the data set. Raises AlignmentError for an empty side or equal sides.
     """
 
     id: str
@@ -205,12 +206,21 @@ class PreferencePair:
     chosen_ids: tuple[int, ...]
     rejected_ids: tuple[int, ...]
     site_id: str | None = None
+    reference: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.reference and len(self.reference) != self.num_response_tokens:
+            what = f"{len(self.reference)} log-probs of the reference for {self.num_response_tokens} tokens"
+            raise AlignmentError(what, where=self.id)
         if not (self.prefix_ids and self.chosen_ids and self.rejected_ids):
             raise AlignmentError("prefix, chosen and rejected must each hold at least one token", where=self.id)
         if self.chosen_ids == self.rejected_ids:
             raise AlignmentError("chosen and rejected are the same tokens", where=self.id)
+
+    @property
+    def num_response_tokens(self) -> int:
+        """The tokens of both sides."""
+        return len(self.chosen_ids) + len(self.rejected_ids)
 
 
 def example_to_json(example: TrainingExample) -> dict[str, Any]:

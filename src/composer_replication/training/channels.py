@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -165,13 +166,14 @@ def _preference(trainer: Trainer, batch: Batch, passes: Passes, uses: Uses, coun
 
 
 def _pair_logprobs(trainer: Trainer, batch: Batch, passes: Passes, uses: Uses) -> tuple[Sides, Sides | None]:
-    """(chosen_P, rejected_P) of the student, and of the reference where the objective has one."""
+    """(chosen_P, rejected_P) of the student, and of the reference where the objective has one: as the pairs carry it, or as scored now."""
+    take = partial(by_sequence, trainer.settings.preference, item_N=batch.response.item_N, num_pairs=batch.num_pairs)
 
     def sides(hidden_ND: Tensor, head: Head) -> Sides:
-        logp_N = fused_logprobs(hidden_ND, head, batch.response.ids_N, head_gradient="backward")
-        return by_sequence(trainer.settings.preference, logp_N, batch.response.item_N, num_pairs=batch.num_pairs)
+        return take(fused_logprobs(hidden_ND, head, batch.response.ids_N, head_gradient="backward"))
 
-    reference = None
+    known = len(batch.reference_logp_N) and trainer.settings.preference.has_reference
+    reference = take(batch.reference_logp_N) if known else None
     if uses.reference:
         if passes.reference_ND is None:
             raise AlignmentError(f"{trainer.settings.preference.objective} without the reference's hidden states")

@@ -40,6 +40,7 @@ from composer_replication.training.guard import Guard
 from composer_replication.training.hinting import check_views
 from composer_replication.training.identity import data_sha256, weights_sha256
 from composer_replication.training.journal import Journal, Listener
+from composer_replication.training.kept_reference import KeptReference, keep_reference
 from composer_replication.training.live import Live, LiveStep, few
 from composer_replication.training.packing import sharing
 from composer_replication.training.placebo import null_data
@@ -75,12 +76,15 @@ def train(
     run: RunDir,
     live: Live | None = None,
     forked: Forked | None = None,
+    reference: Path | None = None,
     resume: bool = False,
     accept_changes: bool = False,
     on_step: Listener | None = None,
     on_event: Listener | None = None,
 ) -> TrainResult:
     """Train `student` in place for config.train.steps steps and write the run directory.
+
+    `reference` is the folder in which the reference's log-probs of the pairs are kept from run to run (None = each run makes its own).
 
     `student` holds the start weights also when resuming (they are the frozen teacher); the newest checkpoint is loaded here.
     Raises StoppedError (exit code 3) where a channel stays starved or dead, or where a rule on the live policy is broken (the newest good
@@ -104,15 +108,17 @@ def train(
     guard = Guard.of(trainer, live=live, journal=journal) if live is not None else None
     generator = Generator.of(config.rollouts, lora=student.lora, ranks=accelerator.num_processes) if guard is not None else None
     with journal.attempt():
+        kept = _reference(trainer, sampler, folder=reference)
         first = _resume(trainer, journal, identity, guard, accept_changes=accept_changes) if resume else 0
         counted = {"ranks": accelerator.num_processes, "examples": len(examples), "pairs": len(pairs)}
-        journal.event("start", step=first, **counted, **_layout(trainer, examples, pairs))
+        journal.event("start", step=first, **counted, **_layout(trainer, examples, pairs), **({} if kept is None else kept.facts))
         if guard is not None and first == 0:
             _checkpoint(trainer, journal, 0, identity, guard)
         sites = [] if not settings.hint.weight else watched(data[0]) if live is None else kept_watched(run) if first else []
         line: dict[str, Any] = (run.metrics() or [{}])[-1] if first else {}
         for step in range(first, settings.steps):
             drawn, drawn_pairs = sampler.step(step)
+            drawn_pairs = drawn_pairs if kept is None else kept.told(drawn_pairs)
             made: LiveStep | None = None
             rollouts: dict[str, Any] = {}
             if guard is not None:
@@ -133,9 +139,11 @@ def train(
             if done % settings.checkpoint_every == 0 or last:
                 facts = guard.judge(made, steps=done, last=last) if guard is not None and made is not None else {}
                 _checkpoint(trainer, journal, done, identity, guard, facts=facts)
-    kept = run.checkpoints()
+    checkpoints = run.checkpoints()
     statuses: dict[str, Status] = {name: line[f"{name}/status"] for name in CHANNELS} if line else {}
-    return TrainResult(run=run, steps=settings.steps, statuses=statuses, metrics=line, checkpoint=kept[-1][1] if kept else None)
+    return TrainResult(
+        run=run, steps=settings.steps, statuses=statuses, metrics=line, checkpoint=checkpoints[-1][1] if checkpoints else None
+    )
 
 
 def _check_sources(
@@ -177,6 +185,15 @@ def _sampler(config: Config, examples: Sequence[TrainingExample], pairs: Sequenc
         batch_anchors=preference.batch_anchors if preference.weight and preference.anchor else 0,
         imported=imported,
     )
+
+
+def _reference(trainer: Trainer, sampler: Sampler, *, folder: Path | None) -> KeptReference | None:
+    """What the start thinks of every pair that the run will draw, and an end to the copy of its weights; None where nobody asks for it."""
+    if "preference" not in trainer.references:
+        return None
+    kept = keep_reference(trainer, (pair for step in range(trainer.settings.steps) for pair in sampler.step(step)[1]), folder=folder)
+    del trainer.references["preference"]
+    return kept
 
 
 def _play(guard: Guard, generator: Generator | None, *, step: int) -> LiveStep:

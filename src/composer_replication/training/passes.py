@@ -7,7 +7,8 @@
 Two layouts, the same values (config.train.layout):
     rows   student rows are one forward, pair rows another, teacher rows are scored in slices; works with any model
     tree   all rows are one forest (tokens/tree.py): one forward for what gets a gradient; a live teacher reads the hints on the keys and
-           values of that forward; a frozen teacher and the reference of DPO are one pass without gradient, a slow average one of its own;
+           values of that forward; a frozen teacher and the reference of DPO (where the pairs do not carry what it thinks of them) are one
+           pass without gradient, a slow average one of its own;
            a trust region is a live and a frozen teacher
 
 Losses hang on copies of what predicts their tokens (`Passes.leaves`), so each is walked back once, and the trunk once for their sum.
@@ -29,7 +30,7 @@ from composer_replication.losses.channel import Channel
 from composer_replication.models.forward import final_hidden
 from composer_replication.models.tree import dropout_active, tree_attention, tree_hidden
 from composer_replication.models.tree_attention import KeyValues
-from composer_replication.tokens.batch import Batch, Targets
+from composer_replication.tokens.batch import Batch, Rows, Targets
 from composer_replication.tokens.tree import Forest, Grower, Pass
 from composer_replication.training.reference import Reference
 from composer_replication.training.state import Trainer
@@ -42,7 +43,8 @@ Row = tuple[int, ...]
 class Uses:
     """What the weighted channels need of one batch; `sides` is how many pair rows (0, the chosen ones, or both sides).
 
-    `hint` = the views are scored by a teacher, for a loss of their own or for credit; `pairs` = both sides, `reference` = by the start too.
+    `hint` = the views are scored by a teacher, for a loss of their own or for credit; `pairs` = both sides, `reference` = by the start too,
+    where the pairs do not carry what it thinks of them.
     """
 
     policy: bool
@@ -66,7 +68,7 @@ class Uses:
             anchors=bool(weights["preference"] and settings.preference.anchor and len(batch.anchor)),
             sides=(len(batch.pair) if both else batch.num_pairs) if pairs else 0,
             pairs=pairs and both,
-            reference=pairs and settings.preference.has_reference,
+            reference=pairs and settings.preference.has_reference and not len(batch.reference_logp_N),
         )
 
     @property
@@ -116,6 +118,13 @@ class Passes:
 def run_passes(trainer: Trainer, batch: Batch, uses: Uses) -> Passes:
     """Every forward that the channels in use need, in the trainer's layout."""
     return (_tree if trainer.layout == "tree" else _rows)(trainer, batch, uses)
+
+
+def scored(trainer: Trainer, reference: Reference, rows: Rows, targets: Targets) -> Tensor:
+    """The predictors (N, D) of these tokens by a model without gradient, in the trainer's layout."""
+    if trainer.layout == "tree":
+        return _ask(trainer, {"": (reference, _Question(rows.lists(), targets))})[""]
+    return reference.predictors(rows, targets, max_tokens=trainer.settings.micro_tokens)
 
 
 # ---- rows ----

@@ -1,0 +1,181 @@
+"""Four sets of pairs from the same answers, for the arms that ask whether agreement and curation are worth anything.
+
+    make_sets(work.folder, work.folder / "pairs", seed=11, verb=verb)       # one work folder for each of SETS, built
+    pairs/counts.json                                                       {"curated": {"made": 62, "kept": 62, "built": 62}, ...}
+
+    raw        every answer that is not what the student did, as a pair: nobody is asked whether others agree, nothing is curated
+    filtered   the same, of which `recompose curate` keeps what its recipe has nothing against
+    curated    `recompose replay` on the same answers (agreement of families, objective evidence, the tried call), then `recompose curate`
+    null       pairs of the null test: every teacher's answers dealt to other places and weighed by the same agreement, round after round
+               until there are as many as agreement found with the right answers, then curated
+
+The teachers are the scripted players of the workshop with slips: the three families slip at a tenth of the places, a small model of the
+second family at three tenths, and a fourth family, which plays like the first, at half of them. A slip is a tool that nobody offered, an
+empty message, arguments that do not fit, words in place of a call, or a good call of another tool.
+Whether anchors are trained beside them is the arm's business (arms.py: they are not).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from composer_replication.core.codec import read_answers, read_sessions, record_to_json
+from composer_replication.core.config.rollouts import ReplaySettings
+from composer_replication.core.jsonl import write_json, write_lines
+from composer_replication.core.redact import Redactor
+from composer_replication.core.site import Answer, Preference
+from composer_replication.core.teacher import Request, Teacher
+from composer_replication.core.trace import Session, Text, ToolCall, Turn
+from composer_replication.data.replay.actions import Action, canonical
+from composer_replication.data.replay.agree import Place, weigh_place
+from composer_replication.data.replay.ask import failed_turns, place_of
+from composer_replication.data.replay.checks import shuffled
+from composer_replication.data.replay.gather import gather, lookup
+from composer_replication.data.replay.steps import all_steps
+from composer_replication.data.teachers.asking import Asker
+from composer_replication.data.teachers.scripted import Scripted
+from composer_replication.rollouts.envs.workshop.demonstrators import DONE_TEXT
+from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
+from composer_replication.rollouts.envs.workshop.teachers import scripted_teachers
+from composer_replication.rollouts.envs.workshop.vocabulary import LISTER, TESTER
+
+TEACHERS = (
+    ("birch-1", "birch", "birch", 0.1),
+    ("cedar-1", "cedar", "cedar", 0.1),
+    ("cedar-small", "cedar", "cedar", 0.3),
+    ("maple-1", "maple", "maple", 0.1),
+    ("alder-1", "alder", "birch", 0.5),
+)
+"""(name, family, the scripted player it is, at which share of the places it slips)."""
+SLIPS = ("unknown_tool", "empty", "misfitting", "words", "another")
+SETS = ("raw", "filtered", "curated", "null")
+MAX_NULL_ROUNDS = 100
+_MADE = ("sessions.jsonl", "sites.jsonl", "sites.meta.json", "hints.jsonl", "hints.meta.json", "audit.json", "audit.meta.json")
+_ANSWERS, _PREFERENCES, _ANCHORS = "answers.jsonl", "preferences.jsonl", ("anchors.jsonl", "anchors.meta.json")
+Verb = Callable[..., object]
+"""Runs a verb of recompose in a work folder, e.g. verb("curate", folder)."""
+
+
+def slipped(turn: Turn, request: Request, *, how: str) -> Turn:
+    """A message as a teacher's slip has it. What has no call, or no argument to lose, becomes another good call instead.
+
+    Example: slipped(<read_file(path="a.py")>, request, how="unknown_tool") -> <open_read_file(path="a.py")>
+    """
+    first = turn.calls[0] if turn.calls else None
+    if how == "empty":
+        return replace(turn, blocks=())
+    if how == "words" and first is not None:
+        return replace(turn, blocks=(Text(DONE_TEXT),))
+    if how == "unknown_tool" and first is not None:
+        return replace(turn, blocks=(replace(first, name=f"open_{first.name}"),))
+    if how == "misfitting" and first is not None and first.arguments:
+        kept = dict(list(first.arguments.items())[:-1])
+        return replace(turn, blocks=(replace(first, arguments=kept),))
+    other = TESTER if first is not None and first.name == LISTER else LISTER
+    return replace(turn, blocks=(ToolCall(first.id if first is not None else "call_0", other, {}),))
+
+
+def noisy(player: Scripted, *, name: str, family: str, share: float, seed: int) -> Scripted:
+    """A scripted player that slips at a share of the places; where and how depends on its name, the place and the seed alone."""
+
+    def act(request: Request) -> Turn:
+        turn = replace(player.act(request), author=name)
+        draw = random.Random(f"{seed}:{name}:{request.about}")
+        return slipped(turn, request, how=draw.choice(SLIPS)) if draw.random() < share else turn
+
+    return Scripted(name, family, act)
+
+
+def ask_all(sessions: Sequence[Session], *, seed: int) -> tuple[Answer, ...]:
+    """What the five teachers would have done at every step of the sessions."""
+    with Sandbox() as sandbox:
+        players = {teacher.family: teacher for teacher in scripted_teachers(sessions, sandbox)}
+        teachers: list[Teacher] = [
+            noisy(players[player], name=name, family=family, share=share, seed=seed) for name, family, player, share in TEACHERS
+        ]
+        how = {"asker": Asker(None), "settings": ReplaySettings(sessions_at_once=1), "redactor": Redactor()}
+        return asyncio.run(gather(sessions, teachers, steps=all_steps, **how)).answers
+
+
+def places_of(sessions: Iterable[Session], answers: Iterable[Answer]) -> list[Place]:
+    """Every step that was asked about, with its answers."""
+    ask, places = lookup(answers), []
+    for session in sessions:
+        errors = failed_turns(session)
+        for step in all_steps(session):
+            if given := ask(session, step.turn):
+                places.append(place_of(session, step.turn, given, errors=errors))
+    return places
+
+
+def raw_pairs(places: Iterable[Place]) -> Iterator[Preference]:
+    """Every answer that is not what the student did, each as a pair of its own."""
+    for place in places:
+        own = canonical(place.own, place.scene)
+        for answer in place.answers:
+            if canonical(answer.turn, place.scene) != own:
+                yield Preference(session_id=place.session_id, turn=place.turn, chosen=answer.turn, teachers=(answer.teacher,))
+
+
+def null_pairs(places: Sequence[Place], *, seed: int, min_families: int, wanted: int) -> Iterator[Preference]:
+    """What the same agreement makes of answers dealt to other places: `wanted` different pairs, from as many rounds as it takes."""
+    weigh = partial(weigh_place, min_families=min_families)
+    seen: set[tuple[str, int, Action]] = set()
+    for number in range(MAX_NULL_ROUNDS):
+        for place in shuffled(places, seed=seed + number):
+            verdict = weigh(place)
+            if verdict.outcome != "pair" or verdict.chosen is None:
+                continue
+            key = (place.session_id, place.turn, canonical(verdict.chosen.turn, place.scene))
+            if len(seen) == wanted or key in seen:
+                continue
+            seen.add(key)
+            evidence = {**verdict.record(), "null_round": number}
+            yield Preference(
+                session_id=place.session_id, turn=place.turn, chosen=verdict.chosen.turn, teachers=verdict.teachers, evidence=evidence
+            )
+
+
+def make_sets(prepared: Path, folder: Path, *, seed: int, verb: Verb) -> None:
+    """One work folder below `folder` for each of SETS, with its examples built; `prepared` holds the sessions, sites and hints."""
+    folder.mkdir(parents=True)
+    answers, sessions = folder / _ANSWERS, list(read_sessions(prepared / _MADE[0]))
+    write_lines(answers, map(record_to_json, ask_all(sessions, seed=seed)))
+    for name in SETS:
+        (folder / name).mkdir()
+        for file in _MADE:
+            shutil.copyfile(prepared / file, folder / name / file)
+    verb("replay", folder / "curated", "--replay.recorded", str(answers.absolute()))
+    places, agreed = places_of(sessions, read_answers(answers)), _lines(folder / "curated" / _PREFERENCES)
+    raw = list(raw_pairs(places))
+    null = list(null_pairs(places, seed=seed, min_families=ReplaySettings().min_families, wanted=agreed))
+    for name, pairs in (("raw", raw), ("filtered", raw), ("null", null)):
+        write_lines(folder / name / _PREFERENCES, map(record_to_json, pairs))
+        for file in _ANCHORS:
+            shutil.copyfile(folder / "curated" / file, folder / name / file)
+    for name in SETS[1:]:
+        verb("curate", folder / name)
+    for name in SETS:
+        verb("build", folder / name)
+    rounds = 1 + max((pair.evidence["null_round"] for pair in null), default=-1)
+    counts = {name: counts_of(folder / name) for name in SETS}
+    counts["null"]["rounds"] = rounds
+    write_json(folder / "counts.json", counts)
+
+
+def counts_of(folder: Path) -> dict[str, Any]:
+    """How many pairs were made, and how many of them can be trained on."""
+    made = _lines(folder / _PREFERENCES)
+    kept = _lines(folder / "curated.jsonl") if (folder / "curated.jsonl").exists() else made
+    return {"made": made, "kept": kept, "built": _lines(folder / "examples" / "pairs.jsonl")}
+
+
+def _lines(path: Path) -> int:
+    return len(path.read_text("utf-8").splitlines())

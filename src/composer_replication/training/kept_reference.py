@@ -1,0 +1,126 @@
+"""The reference's log-probs of the pairs (dpo, dpo_norm, ipo): scored once, before the first step, and kept on disk by the model's hash.
+
+    kept = keep_reference(trainer, drawn, folder=work / "reference")        # the pairs that the run will draw; None = nothing on disk
+    pairs = kept.told(pairs_of_a_step)                                      # the same pairs with their log-probs: no forward of the start
+
+The reference is the student as it was at the start, so nothing about it changes during a run, nor from one run to the next on the same
+weights. A pair is scored by itself, in the layout of the run: its numbers do not depend on what else stood in its forward, and those that
+were kept equal those made anew bit for bit. That holds for the same weights, model, layout, kind of device and number of threads, so the
+file is named by a hash of these; within it a pair goes by a hash of its ids. Of other weights, or of a pair that is encoded otherwise,
+there is nothing, and it is made; so it is where the file cannot be read. The run's first event says how many were made and how many found.
+
+With the reference known, no copy of the start's weights is held for it, and a step has no forward for it.
+Shapes: N tokens of the chosen response, then of the rejected one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from accelerate.utils import broadcast_object_list, gather_object
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from composer_replication.losses.fused import fused_logprobs
+from composer_replication.tokens.batch import collate
+from composer_replication.tokens.example import PreferencePair
+from composer_replication.training.channels import reference_head
+from composer_replication.training.identity import weights_sha256
+from composer_replication.training.passes import scored
+from composer_replication.training.state import Trainer
+
+_NOT_OF_THE_MODEL = ("_name_or_path", "transformers_version")
+"""Entries of a model's configuration that change nothing about what it computes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptReference:
+    """Log-probs by pair, and where they came from: `made` in this launch, `found` in a file."""
+
+    logp_N: Mapping[str, Tensor]
+    made: int
+    found: int
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """For the run's events."""
+        return {"reference_made": self.made, "reference_found": self.found} if self.logp_N else {}
+
+    def told(self, pairs: Iterable[PreferencePair]) -> list[PreferencePair]:
+        """The pairs with what the reference thinks of each of their tokens."""
+        return [replace(pair, reference=tuple(self.logp_N[pair_sha256(pair)].tolist())) for pair in pairs]
+
+
+def keep_reference(trainer: Trainer, pairs: Iterable[PreferencePair], *, folder: Path | None) -> KeptReference:
+    """What the trainer's reference thinks of each of these pairs; call it before the first step, and before a checkpoint is loaded.
+
+    Every rank scores its share of what no file holds, and the main one writes. Each rank gets all of it.
+    """
+    wanted = {pair_sha256(pair): pair for pair in pairs}
+    path = None if folder is None else folder / f"{reference_sha256(trainer)[:32]}.safetensors"
+    held = _from_main(_read(path, wanted) if path is not None and trainer.accelerator.is_main_process else {})
+    missing = [name for name in wanted if name not in held]
+    rank, world = trainer.accelerator.process_index, trainer.accelerator.num_processes
+    own = [(name, _score(trainer, wanted[name])) for name in missing[rank::world]]
+    made: dict[str, Tensor] = dict(gather_object(own))
+    if made and path is not None and trainer.accelerator.is_main_process:
+        _write(path, {**_read(path, None), **made})
+    return KeptReference(logp_N={**held, **made}, made=len(made), found=len(held))
+
+
+def pair_sha256(pair: PreferencePair) -> str:
+    """A hash of the ids of a pair: the same text, encoded otherwise, is another pair."""
+    return hashlib.sha256(json.dumps([pair.prefix_ids, pair.chosen_ids, pair.rejected_ids]).encode()).hexdigest()
+
+
+def reference_sha256(trainer: Trainer) -> str:
+    """A hash of everything but the pair that the log-probs depend on, down to their last bit."""
+    model, device = trainer.student.model, trainer.accelerator.device
+    config = {key: value for key, value in model.config.to_dict().items() if key not in _NOT_OF_THE_MODEL}
+    parts = {
+        "weights": weights_sha256(model),
+        "model": [type(model).__name__, config, str(model.dtype), trainer.student.lora],
+        "layout": trainer.layout,
+        "device": [device.type, torch.__version__, torch.get_num_threads() if device.type == "cpu" else torch.cuda.get_device_name(device)],
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+@torch.no_grad()
+def _score(trainer: Trainer, pair: PreferencePair) -> Tensor:
+    """(N,) in float32 on the CPU."""
+    reference = trainer.references["preference"]
+    batch = collate([], [pair], pad_id=trainer.student.pad_id).to(trainer.accelerator.device)
+    hidden_ND = scored(trainer, reference, batch.pair, batch.response)
+    return fused_logprobs(hidden_ND, reference_head(reference), batch.response.ids_N).float().cpu()
+
+
+def _from_main(held: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What the main rank read; the others may see a file that somebody is just writing."""
+    return broadcast_object_list([held])[0]
+
+
+def _read(path: Path, wanted: Mapping[str, PreferencePair] | None) -> dict[str, Tensor]:
+    """What a file holds of the wanted pairs (None = of all); nothing where it is not there or is damaged."""
+    try:
+        held = load_file(str(path)) if path.exists() else {}
+    except SafetensorError:
+        return {}
+    if wanted is None:
+        return held
+    return {name: held[name] for name, pair in wanted.items() if name in held and len(held[name]) == pair.num_response_tokens}
+
+
+def _write(path: Path, held: Mapping[str, Tensor]) -> None:
+    """Whole or not at all; of two runs that write at once the later one's file stands."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
+    save_file(dict(held), str(scratch))
+    os.replace(scratch, path)
