@@ -102,8 +102,8 @@ def train(
     data = null_data(examples, pairs, settings=settings, seed=config.seed, imported=imported)
     spots = forked.spots(data[0]) if forked is not None else ()
     sampler = _sampler(config, without_views(data[0]) if forked is not None else data[0], data[1], imported=imported)
-    identity = {"data_sha256": data_sha256(examples, pairs), "start_sha256": weights_sha256(student.model)}
-    identity["env_sha256"] = "" if live is None else live.world.sha256()
+    env_sha256 = "" if live is None else live.world.sha256()
+    identity = {"data_sha256": data_sha256(examples, pairs), "start_sha256": weights_sha256(student.model), "env_sha256": env_sha256}
     journal = Journal(run=run, main=accelerator.is_main_process, on_step=on_step, on_event=on_event)
     guard = Guard.of(trainer, live=live, journal=journal) if live is not None else None
     generator = Generator.of(config.rollouts, lora=student.lora, ranks=accelerator.num_processes) if guard is not None else None
@@ -119,8 +119,7 @@ def train(
         for step in range(first, settings.steps):
             drawn, drawn_pairs = sampler.step(step)
             drawn_pairs = drawn_pairs if kept is None else kept.told(drawn_pairs)
-            made: LiveStep | None = None
-            rollouts: dict[str, Any] = {}
+            made, rollouts = None, dict[str, Any]()
             if guard is not None:
                 made = _play(guard, generator, step=step)
                 drawn = [*made.examples, *drawn]
