@@ -176,6 +176,17 @@ def test_a_ledger_is_handed_on_to_the_replay(tmp_path: Path) -> None:
     assert len(replay_and_normalize_trace_sync(**given, replay=kept, ledger=tmp_path)) == 1
 
 
+def test_pairs_that_the_recipe_drops_are_told() -> None:
+    """The teachers agree on a call with an argument that the tool does not take."""
+
+    async def wrong(*, states: list[TraceState], **rest: Any) -> dict[str, dict[str, Any]]:
+        return {one.state_id: {"one": read(3), "two": read(3)} for one in states}
+
+    given: dict[str, Any] = {"states": [state()], "tools": [READ], "teachers": [Named("one", "x"), Named("two", "y")], "replay": wrong}
+    with pytest.warns(UserWarning, match=r"'default' drops 1 of 1 pairs: tool_arguments_filter \(1\)"):
+        assert replay_and_normalize_trace_sync(**given) == []
+
+
 def test_replay_trace_and_the_normalizer_fit_together(tmp_path: Path) -> None:
     """The package's own `replay_trace`, with teachers that answer from a list."""
     given: dict[str, Any] = {"states": [state(0)], "tools": [READ], "ledger": tmp_path}

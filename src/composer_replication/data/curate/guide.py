@@ -253,17 +253,27 @@ async def replay_and_normalize_trace(
     """Ask the teachers at every state, keep what enough families agree on, and of that what the recipe keeps.
 
     `teachers`, `max_total_usd` and `ledger` are those of `replay_trace`, DEFAULT_TEACHERS unless given; BudgetError where the ceiling is
-    reached. A `replay` of your own is given a ledger only where one is named.
+    reached. A `replay` of your own is given a ledger only where one is named. A `normalizer` of your own has the report of what its recipe
+    drops; without one a warning counts it.
     """
     known, offered = list(states), [dict(tool) for tool in tools]
     asked = DEFAULT_TEACHERS if teachers is None else teachers
     specs = tuple(map(tool_from_chat, offered))
-    kept = {} if ledger is None else {"ledger": ledger}
-    actions = await replay(states=known, teachers=asked, max_total_usd=max_total_usd, tools=specs, **kept)
+    place = {} if ledger is None else {"ledger": ledger}
+    actions = await replay(states=known, teachers=asked, max_total_usd=max_total_usd, tools=specs, **place)
     pairs = extract_dpo_pairs(
         states=known, teacher_actions=actions, agreement_threshold=agreement_threshold, tools=offered, families=_families(asked)
     )
-    return (normalizer if normalizer is not None else DJNormalizer()).normalize(pairs)
+    if normalizer is not None:
+        return normalizer.normalize(pairs)  # the caller holds its report
+    ours = DJNormalizer()
+    kept = ours.normalize(pairs)
+    if ours.dropped:
+        reasons = ", ".join(f"{reason} ({num})" for reason, num in Counter(one.reason for one in ours.dropped).most_common())
+        warnings.warn(
+            f"the recipe {ours.recipe.name!r} drops {len(ours.dropped)} of {len(pairs)} pairs: {reasons}", UserWarning, stacklevel=2
+        )
+    return kept
 
 
 def _families(teachers: Any) -> dict[str, str]:
