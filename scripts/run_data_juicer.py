@@ -1,4 +1,4 @@
-"""Hold the embedded curation against real data-juicer: an environment of its own, .venv-data-juicer, and tests/peers.
+"""Hold the embedded curation against real data-juicer: an environment of its own, .venv-data-juicer, and tests/peers/test_data_juicer.py.
 
     python3 scripts/run_data_juicer.py            (make data-juicer, best after make test)
 
@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / ".venv-data-juicer"
 PINS = ROOT / "requirements" / "data_juicer.txt"
 JUNIT = ROOT / "build" / "data_juicer.xml"
+TESTS = "tests/peers/test_data_juicer.py"
 
 
 def closing_line(junit: Path) -> str:
@@ -39,7 +40,7 @@ def main() -> int:
     JUNIT.parent.mkdir(exist_ok=True)
     JUNIT.unlink(missing_ok=True)
     env = {**os.environ, "COMPOSER_DATA_JUICER": str(run_peers.python_in(FOLDER)), "OMP_NUM_THREADS": "1"}
-    command = [str(setup.python_in_venv()), "-m", "pytest", "-rs", "-n", "2", "--timeout", "1200", f"--junitxml={JUNIT}", "tests/peers"]
+    command = [str(setup.python_in_venv()), "-m", "pytest", "-rs", "-n", "2", "--timeout", "1200", f"--junitxml={JUNIT}", TESTS]
     code = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
     line = closing_line(JUNIT) if JUNIT.exists() else "data-juicer: pytest wrote no result"
     print(line, flush=True)
