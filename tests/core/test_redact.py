@@ -147,7 +147,7 @@ def test_every_rule_is_tried_by_a_secret() -> None:
 def test_secrets_that_only_their_place_gives_away(kind: str, text: str, secret: str) -> None:
     redactor = Redactor(environ={})
     clean = redactor.text(text)
-    assert secret not in clean
+    assert [line for line in secret.split("\n") if line.strip() in clean] == []
     assert redactor.counts == {kind: 1}
     before, _, after = clean.partition(f"[REDACTED:{kind}:")
     assert text.startswith(before)
