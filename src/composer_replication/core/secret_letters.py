@@ -42,7 +42,7 @@ def is_random(value: str) -> bool:
     such a pair tells nothing; but a value whose words would have two letters on average is no name either. Names that are
     put together with _ or - hold short forms ("wkv", "cxcywh") and need more.
 
-    >>> is_random("vKqTzRbWnXpLdGhM"), is_random("getUserTokenById"), is_random("in_proj_qkvz")
+    >>> is_random("vKqTzRbWnXpLdGhM"), is_random("getUserTokenById"), is_random("in_proj_qkv_bias")
     (True, False, False)
     """
     if len(value) < MIN_CHARS or any(row in value.lower() for row in _ROWS) or len(set(value)) < min(len(value), 16) // 2:
