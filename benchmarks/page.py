@@ -389,6 +389,9 @@ def redact_section(part: Json, goals: Json) -> str:
         ],
         ["MB per CPU-s of a plain loop over the same patterns", f"{part['plain_loop_mb_per_s']:.2f}", ""],
     ]
+    for name, shares in part.get("by_length", {}).items():
+        told = ", ".join(f"{length}: {share:.4f}" for length, share in shares.items())
+        rows.append([f"recall on 4000 plainly random values after {name}, by their letters", told, ""])
     if "detect_secrets_mb_per_s" in part:
         rows.append(["MB per CPU-s of detect-secrets, default plugins", f"{part['detect_secrets_mb_per_s']:.3f}", ""])
     text = (

@@ -9,7 +9,8 @@ speed     MB of text a second of CPU time, best of --repeat, and the same for a 
           detect-secrets with its default plugins, line by line. A ratio of two speeds of one run holds on any machine;
           MB/s is that of this machine at this hour.
 altered   share of the strings that were changed, without addresses of e-mail and with them.
-recall    share of the planted secrets of tests/core/planting.py (22 kinds, plain and encoded) of which nothing is left.
+recall    share of the planted secrets of tests/core/planting.py (plain and encoded) of which nothing is left; and, by
+          length, that of plainly random letters and digits after the name of a secret (API_KEY) or of a password.
 
 Prints a table, and JSON with --json FILE; exits with 1 if a limit is missed.
 """
@@ -33,6 +34,7 @@ from composer_replication.core.trace import ToolCall
 from composer_replication.data.ingestion.claude_code import ingest
 from composer_replication.data.ingestion.find import find_logs
 
+LENGTHS = {"API_KEY": (12, 14, 16, 20, 24, 32), "DB_PASSWORD": (8, 10, 12, 14, 16)}
 ROOT = Path(__file__).resolve().parent.parent
 MIN_MB_PER_S, MIN_RATIO, MAX_ALTERED, MIN_RECALL = 20.0, 2.0, 0.01, 0.99
 SCANNER_CHARS = 200_000
@@ -114,14 +116,22 @@ def detect_secrets() -> Callable[[str], object]:
     return run
 
 
-def recall() -> dict[str, float]:
-    """How many secrets are planted, of how many kinds, and the share of them that goes."""
+def recall() -> dict[str, Any]:
+    """How many secrets are planted, of how many kinds, the share of them that goes, and that of random values by their length."""
     sys.path.insert(0, str(ROOT))
-    from tests.core.planting import KINDS, planted, still_there
+    from tests.core.planting import KINDS, drawn, planted, still_there
 
     made, redactor = planted(), Redactor(environ={})
     left = sum(bool(still_there(one, redactor.text(one.text))) for one in made)
-    return {"planted": len(made), "kinds": len(KINDS), "recall": round(1 - left / len(made), 4)}
+    by_length = {
+        name: {str(length): _share_gone(drawn(length=length, name=name, count=4000), redactor) for length in lengths}
+        for name, lengths in LENGTHS.items()
+    }
+    return {"planted": len(made), "kinds": len(KINDS), "recall": round(1 - left / len(made), 4), "by_length": by_length}
+
+
+def _share_gone(values: list[tuple[str, str]], redactor: Redactor) -> float:
+    return round(1 - sum(value in redactor.text(text) for value, text in values) / len(values), 4)
 
 
 def main() -> int:

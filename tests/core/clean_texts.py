@@ -74,6 +74,10 @@ SHAPES: dict[str, Callable[[Rng], str]] = {
     "assignment of code": lambda r: (
         f"{_word(r)}_{r.choice(('token', 'secret', 'password', 'api_key'))} = {_word(r)}.{_snake(r)}({_word(r)})"
     ),
+    "name after a name": lambda r: (
+        f"{r.choice(('apiKey', 'secretKey', 'authToken', 'password', 'clientSecret'))}: "
+        f"{r.choice(('', chr(34)))}{_camel(r)}{_camel(r).capitalize()}{r.choice(('', '2'))}"
+    ),
     "from the environment": lambda r: f"{r.choice(('API_KEY', 'DB_PASSWORD', 'TOKEN'))}=${{{_snake(r).upper()}}} {_word(r)}",
     "typed field": lambda r: (
         f"    {r.choice(('password', 'token', 'api_key'))}: {r.choice(('str', 'string', 'str | None = None', 'SecretStr'))}"

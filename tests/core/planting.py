@@ -1,7 +1,8 @@
-"""Secrets of 22 kinds, made up letter by letter from a seed, and the places where a session holds such things.
+"""Secrets of many kinds, made up letter by letter from a seed, and the places where a session holds such things.
 
 Nothing here is a secret and no secret stands in this file: each is put together when the tests run. The kinds and the
-rules are of one hand, so the recall measured on them is an upper bound for what nobody thought of.
+rules are of one hand, so the recall measured on them is an upper bound for what nobody thought of. What is random is
+drawn plainly: no digit or capital is put in to please a rule.
 """
 
 from __future__ import annotations
@@ -25,14 +26,8 @@ def some(rng: Rng, count: int, letters: str = ALNUM) -> str:
     return "".join(rng.choices(letters, k=count))
 
 
-def mixed(rng: Rng, count: int) -> str:
-    """Letters and digits with at least two digits among them: a generator of passwords leaves none without."""
-    text = some(rng, count - 4) + some(rng, 2, string.digits) + some(rng, 1, string.ascii_lowercase) + some(rng, 1, string.ascii_uppercase)
-    return "".join(rng.sample(text, len(text)))
-
-
 def password(rng: Rng) -> str:
-    return some(rng, 1, string.ascii_letters) + mixed(rng, rng.randint(9, 16)) + rng.choice("!#%^*-_+.7")
+    return some(rng, rng.randint(10, 18), ALNUM + "!#%^*-_+.")
 
 
 def pem(rng: Rng, label: str, *, body_lines: int = 6) -> str:
@@ -48,6 +43,8 @@ class Kind:
     around: tuple[str, ...] = ("{}",)
 
 
+SHELL = ALNUM + "!%^*_+."
+"""Letters of passwords that stand in a command without quotes."""
 NAMED = ("API_TOKEN={}", "export SERVICE_SECRET_KEY='{}'", '"apiKey": "{}"', "client_secret: {}", "--access-token {}")
 KINDS: dict[str, Kind] = {
     "anthropic": Kind(lambda r: "sk-" + "ant-" + f"api03-{some(r, 40)}_{some(r, 50)}AA"),
@@ -58,9 +55,7 @@ KINDS: dict[str, Kind] = {
     "git host, fine-grained": Kind(lambda r: "github" + "_pat_" + some(r, 22) + "_" + some(r, 59)),
     "git host, own": Kind(lambda r: "gl" + "pat-" + some(r, 20, ALNUM + "_-")),
     "cloud key id": Kind(lambda r: "AK" + "IA" + some(r, 16, UPPER)),
-    "cloud secret": Kind(
-        lambda r: some(r, 36, B64) + mixed(r, 4), ("AWS_SECRET_ACCESS_KEY={}", "aws_secret_access_key = {}", '"SecretAccessKey": "{}"')
-    ),
+    "cloud secret": Kind(lambda r: some(r, 40, B64), ("AWS_SECRET_ACCESS_KEY={}", "aws_secret_access_key = {}", '"SecretAccessKey": "{}"')),
     "maps key": Kind(lambda r: "AI" + "za" + some(r, 35, ALNUM + "_-")),
     "chat bot": Kind(lambda r: "xo" + "xb-" + f"{r.randrange(10**11, 10**12)}-{r.randrange(10**12, 10**13)}-{some(r, 24)}"),
     "payment": Kind(lambda r: r.choice("sr") + "k_" + "live_" + some(r, 24)),
@@ -74,7 +69,8 @@ KINDS: dict[str, Kind] = {
         password, ("postgres://app:{}@db.internal:5432/shop", "redis://:{}@cache:6379/0", "https://bot:{}@git.host/acme/shop.git")
     ),
     "bearer": Kind(
-        lambda r: mixed(r, 40), ("Authorization: Bearer {}", '"Authorization": "Bearer {}"', "curl -H 'Authorization: Bearer {}' x")
+        lambda r: some(r, r.randint(24, 48)),
+        ("Authorization: Bearer {}", '"Authorization": "Bearer {}"', "curl -H 'Authorization: Bearer {}' x"),
     ),
     "password": Kind(
         password, ("DB_PASSWORD={}", '"password": "{}"', "  password: {}", "passwd = '{}'", '{{"name": "DB_PASSWORD", "value": "{}"}}')
@@ -83,7 +79,53 @@ KINDS: dict[str, Kind] = {
         lambda r: some(r, 86, B64) + "==",
         ("DefaultEndpointsProtocol=https;AccountName=shop;AccountKey={};EndpointSuffix=x", 'AccountKey="{}"', *NAMED[:2]),
     ),
+    "named token": Kind(lambda r: some(r, r.choice((16, 20, 24, 32, 40))), (*NAMED, "api_key: {}", "secret={}", "x-api-key: {}")),
+    "named token, short": Kind(lambda r: some(r, r.randint(12, 15)), (*NAMED, "api_key: {}", "secret={}")),
+    "named token, no digit": Kind(lambda r: some(r, r.choice((16, 24, 32)), string.ascii_letters), (*NAMED, "api_key: {}")),
+    "password, plain": Kind(
+        lambda r: some(r, r.randint(8, 15)), ("DB_PASSWORD={}", '"password": "{}"', "PGPASSWORD={} psql", "  password: {}", "--password {}")
+    ),
+    "header": Kind(
+        lambda r: some(r, r.choice((20, 32, 40))),
+        ("Authorization: token {}", "Authorization: Bot {}", '"authorization": "ApiKey {}"', "curl -H 'Authorization: {}' x"),
+    ),
+    "cookie": Kind(
+        lambda r: some(r, r.choice((24, 32, 40))),
+        ("Cookie: session={}", "Cookie: theme=dark; connect.sid={}; lang=en", "Set-Cookie: auth_token={}; Path=/; HttpOnly"),
+    ),
+    "block of yaml": Kind(
+        lambda r: "\n  ".join(some(r, 64, B64) for _ in range(r.randint(1, 4))),
+        ("private_key: |\n  {}", "  client_secret: |-\n  {}\n  port: 1", "secret: >\n  {}\n"),
+    ),
+    "password in a command": Kind(
+        lambda r: some(r, 1) + some(r, r.randint(9, 15), SHELL),
+        ("mysql -u root -p{} shop", "sshpass -p {} ssh dev@db", "docker login -u dev -p {} hub.host", "mysqldump --host db -p'{}' shop"),
+    ),
+    "password file": Kind(lambda r: some(r, r.randint(10, 16)), ("db.host:5432:shop:admin:{}", "*:5432:*:app:{}")),
+    "data platform": Kind(lambda r: "da" + "pi" + some(r, 32, HEX)),
+    "telephony": Kind(lambda r: "S" + "K" + some(r, 32, HEX)),
+    "error tracker": Kind(lambda r: "snt" + "rys_" + some(r, 64, B64 + "_")),
+    "design": Kind(lambda r: "fi" + "gd_" + some(r, 40, ALNUM + "_-")),
+    "tables": Kind(lambda r: "pa" + "t" + some(r, 14) + "." + some(r, 64, HEX)),
+    "database host": Kind(lambda r: "psc" + "ale_pw_" + some(r, 43, ALNUM + "_-")),
+    "secret manager": Kind(lambda r: "d" + "p.pt." + some(r, 43)),
+    "tracing": Kind(lambda r: "ls" + f"v2_pt_{some(r, 32, HEX)}_{some(r, 10, HEX)}"),
+    "web search": Kind(lambda r: "tv" + "ly-" + some(r, 32)),
+    "app host": Kind(lambda r: "HR" + "KU-" + some(r, 60, ALNUM + "_-")),
+    "till": Kind(lambda r: r.choice(("sq" + "0atp-" + some(r, 22, ALNUM + "_-"), "EA" + "AA" + some(r, 60, ALNUM + "_-")))),
+    "inference": Kind(lambda r: "f" + "w_" + some(r, 24)),
+    "refresh token": Kind(lambda r: "1/" + "/0" + some(r, 60, ALNUM + "_-")),
+    "map tiles": Kind(lambda r: "s" + f"k.ey{'J'}1I{some(r, 60)}.{some(r, 22, ALNUM + '_-')}"),
+    "mailing list": Kind(lambda r: some(r, 32, HEX) + "-us" + str(r.randint(1, 21))),
+    "edge host": Kind(lambda r: "f" + "m2_" + some(r, 100, B64)),
 }
+
+
+def drawn(*, length: int, name: str, seed: int = 17, count: int = 500) -> list[tuple[str, str]]:
+    """(value, text) of plain random letters and digits after a name, without and with quotes, where nothing else gives them away."""
+    rng = Rng(seed + length)
+    values = [some(rng, length) for _ in range(count)]
+    return [(value, f"{name}={value}\n" if number % 2 else f'"{name}": "{value}",') for number, value in enumerate(values)]
 
 
 def plain(text: str) -> str:
@@ -132,7 +174,7 @@ class Planted:
 
 
 def planted(*, seed: int = 11, per_kind: int = 20) -> list[Planted]:
-    """`per_kind` secrets of each of the 22 kinds, each somewhere else; the same for the same seed."""
+    """`per_kind` secrets of each kind, each somewhere else; the same for the same seed."""
     rng = Rng(seed)
     made: list[Planted] = []
     for name, kind in KINDS.items():
@@ -146,7 +188,7 @@ def planted(*, seed: int = 11, per_kind: int = 20) -> list[Planted]:
 
 def still_there(one: Planted, clean: str, *, window: int = 12) -> str:
     """A piece of the secret that can be read in `clean`, as it is or decoded; "" where none is left."""
-    body = "".join(line for line in one.secret.split("\n") if not line.startswith("-----"))
+    body = "".join(line.strip() for line in one.secret.split("\n") if not line.startswith("-----"))
     pieces = {body[i : i + window] for i in range(max(1, len(body) - window + 1))}
     readings = [clean, clean.replace("\n+", "").replace("\n", ""), *_decoded(clean)]
     return next((piece for reading in readings for piece in pieces if piece in reading), "")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from composer_replication.core.redact import Redactor, secrets_of
-from composer_replication.core.secret_names import entropy_bits
+from composer_replication.core.secret_letters import entropy_bits
 from composer_replication.core.secret_rules import LOOSE_RULES, TOKEN_RULES
 
 RNG = random.Random(5)
@@ -36,7 +36,7 @@ SECRETS: dict[str, tuple[str, ...]] = {
     "gitlab_token": (f"glpat-{some(20)}",),
     "aws_key_id": ("AKIAIOSFODNN7QXMPLEA", "ASIAQ3EGRNKDA2QWERTY"),
     "google_key": (f"AIzaSy{some(33)}",),
-    "google_oauth": (f"ya29.{some(60)}", f"GOCSPX-{some(28)}"),
+    "google_oauth": (f"ya29.{some(60)}", f"GOCSPX-{some(28)}", f"1//0{some(60)}"),
     "slack_token": (f"xoxb-{RNG.randrange(10**11, 10**12)}-{RNG.randrange(10**11, 10**12)}-{some(24)}", f"xapp-1-A{some(10)}-{some(40)}"),
     "stripe_key": (f"sk_live_{some(24)}", f"rk_test_{some(24)}", f"whsec_{some(32)}"),
     "sendgrid_key": (f"SG.{some(22)}.{some(43)}",),
@@ -63,6 +63,21 @@ SECRETS: dict[str, tuple[str, ...]] = {
     "mailgun_key": (f"key-{some_hex(32)}",),
     "azure_client_secret": (f"{some(3)}8Q~{some(34)}",),
     "jwt": (f"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIx{some(20)}.{some(43)}",),
+    "databricks_token": (f"dapi{some_hex(32)}", f"dapi{some_hex(32)}-2"),
+    "twilio_key": (f"SK{some_hex(32)}",),
+    "sentry_token": (f"sntrys_{some(60)}", f"sntryu_{some_hex(64)}"),
+    "figma_token": (f"figd_{some(40)}",),
+    "airtable_token": (f"pat{some(14)}.{some_hex(64)}",),
+    "planetscale_token": (f"pscale_pw_{some(43)}", f"pscale_tkn_{some(43)}"),
+    "doppler_token": (f"dp.pt.{some(43)}", f"dp.st.prod.{some(43)}"),
+    "langsmith_key": (f"lsv2_pt_{some_hex(32)}_{some_hex(10)}", f"lsv2_sk_{some_hex(32)}_{some_hex(10)}"),
+    "tavily_key": (f"tvly-{some(32)}", f"tvly-dev-{some(32)}"),
+    "heroku_key": (f"HRKU-{some(60)}",),
+    "square_token": (f"sq0atp-{some(22)}", f"sq0csp-{some(43)}", f"EAAA{some(60)}"),
+    "fireworks_key": (f"fw_{some(24)}",),
+    "mapbox_token": (f"sk.eyJ1I{some(60)}.{some(22)}",),
+    "mailchimp_key": (f"{some_hex(32)}-us12",),
+    "fly_token": (f"fm2_{some(100)}",),
     "email": ("ada.lovelace@analytical.co.uk", "dev+test@inkwell.dev"),
 }
 PLACES = ("{}", "key is {}.", "export X={}\n", '"{}"', "\\n{}\\n", "a\n{}\nb", "curl -H 'X: {}'", "url?key={}&x=1", "({})", "`{}`", "k:{},")
@@ -101,6 +116,19 @@ CONTEXTUAL = (
     ("password", 'db_password: "correct-h0rse!"', "correct-h0rse!"),
     ("password", "'passwd' => 'Zx81spectrum9'", "Zx81spectrum9"),
     ("password", "--password Qw3rtyUiop9", "Qw3rtyUiop9"),
+    ("bearer_token", "Authorization: token vKqTzRbWnXpLdGhMsYcJ", "vKqTzRbWnXpLdGhMsYcJ"),
+    ("bearer_token", "-H 'Authorization: 9fK2mQ8xL4vB7nR1tY6w'", "9fK2mQ8xL4vB7nR1tY6w"),
+    ("cookie", "Cookie: theme=dark; session=9fK2mQ8xL4vB7nR1tY6w; a=b", "9fK2mQ8xL4vB7nR1tY6w; a=b"),
+    ("cookie", '{"cookie": "sid=vKqTzRbWnXpLdGhMsYcJ"}', "vKqTzRbWnXpLdGhMsYcJ"),
+    ("assigned_secret", "private_key: |\n  vKqTzRbWnXpLdGhM\n  zRbWnXpLdGhMsYcJ\nport: 3", "vKqTzRbWnXpLdGhM\n  zRbWnXpLdGhMsYcJ"),
+    ("password", "password: >-\n  tr0ub4dor\nport: 3", "tr0ub4dor"),
+    ("password", "mysql -h db -u root -phunter22 shop", "hunter22"),
+    ("password", "sshpass -p letmein ssh dev@db", "letmein"),
+    ("password", "docker login -u dev -p letmein hub.host", "letmein"),
+    ("password", "db.host:5432:shop:admin:letmein", "letmein"),
+    ("password", "password = vKqTzRbW", "vKqTzRbW"),
+    ("assigned_secret", "m--access-token vKqTzRbWnXpLdGhM", "vKqTzRbWnXpLdGhM"),
+    ("assigned_secret", "api_key: vKqTzRbWnXpL", "vKqTzRbWnXpL"),
     ("assigned_secret", "SECRET_KEY = 'f8a0c1d29be64e7f9a35'", "f8a0c1d29be64e7f9a35"),
     ("assigned_secret", "api_key: 9fK2mQ8xL4vB7nR1tY6w", "9fK2mQ8xL4vB7nR1tY6w"),
     ("assigned_secret", '{"client_secret": "9fK2mQ8xL4vB7nR1tY6w"}', "9fK2mQ8xL4vB7nR1tY6w"),
@@ -119,7 +147,7 @@ def test_every_rule_is_tried_by_a_secret() -> None:
 def test_secrets_that_only_their_place_gives_away(kind: str, text: str, secret: str) -> None:
     redactor = Redactor(environ={})
     clean = redactor.text(text)
-    assert secret not in clean
+    assert [line for line in secret.split("\n") if line.strip() in clean] == []
     assert redactor.counts == {kind: 1}
     before, _, after = clean.partition(f"[REDACTED:{kind}:")
     assert text.startswith(before)
@@ -162,6 +190,14 @@ CLEAN = (
     "Authorization: Basic authentication, Authorization: Basic Authentication, Authorization: Basic <token>",
     "password: [REDACTED:password:744f9998]",
     "[REDACTED:email:0a1b2c3d] api_key=[REDACTED:openai_key:0a1b2c3d] token: REDACTED",
+    "Authorization: token authentication, Authorization: Bearer authentication-tokens, Authorization: AWS4-HMAC-SHA256 x",
+    "cookie: str, Set-Cookie: session=<id>, document.cookie = session, Cookie: theme=dark; language=english-of-england",
+    "mysql -u root -p shop; docker run -p 3306:3306 mysql -p3306:3306; docker login -u dev --password-stdin; ssh login -p 2222",
+    "ports: 127.0.0.1:5432:5432 and db:5432:shop",
+    "secret: |\n  the words of a sentence\nprivate_key: |\n  getUserTokenById",
+    "apiKey: getUserTokenByIdAndName, token = parseHTTPResponseHeader, secret_key='in_proj_qkvz_of_layer', auth_token: RefreshTokenHandler",
+    "password = newPasswordField, password: PasswordHasher, pwd=currentWorkingDirectory, password=abcdefghijklmnop",
+    "fw_update, fm2_a, tvly-x, dp.pt.x, 1//0, dapi, patches/path.of.a.long.file.name, SKIP, figd_, HRKU-, EAAA, x-us12",
     "el_1a2b3c eyJ is a prefix; SG. stands for Singapore",
 )
 
@@ -275,6 +311,15 @@ def test_hostile_text_takes_no_more_than_linear_time() -> None:
         "a-b.c-",
         "@a.b",
         "password: a ",
+        "private_key: |\n  abcdefgh\n",
+        "cookie: a=b; ",
+        "cookie: sess",
+        "a=b; ",
+        "mysql -p ",
+        " login -",
+        ":5432:a:b",
+        "authorization: a ",
+        "pat1//0dapi",
         " login a password ",
         "curl -u a:",
         '\\"',

@@ -218,7 +218,7 @@ def test_every_error_of_a_session_read_in_windows_is_flagged_once(tmp_path: Path
 
 
 def test_bytes_sent_to_the_reader_hold_no_planted_secret(tmp_path: Path) -> None:
-    """440 secrets in results, arguments and texts of a session that nobody redacted before."""
+    """Planted secrets in results, arguments and texts of a session that nobody redacted before."""
     made = planted()
     log = new_log()
     log.human("go")

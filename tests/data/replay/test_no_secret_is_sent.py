@@ -1,4 +1,4 @@
-"""The bytes of a prompt to a teacher hold none of 440 planted secrets, even of a session that nobody redacted when it was read."""
+"""The bytes of a prompt to a teacher hold none of the planted secrets, even of a session that nobody redacted when it was read."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def left_in(sent: str) -> list[str]:
     return [one.kind for one, pieces in lines.items() if any(piece in sent for piece in pieces)]
 
 
-def test_440_planted_secrets_are_not_in_the_bytes_that_are_sent(tmp_path: Path) -> None:
+def test_planted_secrets_are_not_in_the_bytes_that_are_sent(tmp_path: Path) -> None:
     session = session_of(tmp_path, SECRETS)
     sent = sent_about(session, Redactor(environ={}, key=b"k"))
     assert len(sent) > 50_000
