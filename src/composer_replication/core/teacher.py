@@ -65,6 +65,10 @@ class Request:
     about: str = ""
 
 
+MOST_TOKENS, MOST_USD = 10**9, 10_000.0
+"""More than any one call takes: what reports more does not know what it says."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """What a call took; None = not reported. `usd` is what was billed; `cached_tokens` of the input came from the provider's cache."""
