@@ -53,7 +53,7 @@ def other(request: Request) -> Turn:
 
 def teacher(name: str, act: Callable[[Request], Turn], *, price: Price = CENT, **facts: Any) -> Made:
     async def answer(request: Request) -> Reply:
-        return Reply(turn=act(request), usage=reply(usd=0.001).usage, **facts)
+        return Reply(turn=act(request), usage=reply(usd=0.0 if price.free else 0.001).usage, **facts)
 
     return Made(answer, name=name, family=name, price=price, salt=name)
 

@@ -291,10 +291,18 @@ class Ledger:
     def _over(self, worst: int, booked: int) -> BudgetError:
         totals = self.totals()
         parts = f"${totals.spent_usd:.4f} spent, ${totals.in_flight_usd:.4f} in flight, ${totals.lost_usd:.4f} lost"
+        fix = "everything bought so far is kept: raise --max-usd and run the same command again"
+        if totals.lost_usd > totals.spent_usd:
+            last = "SELECT teacher, why FROM calls WHERE state = 'lost' ORDER BY ended DESC, id DESC LIMIT 1"
+            teacher, why = self._db.execute(last).fetchone()
+            fix = (
+                f"most of it is booked for {totals.num_lost} calls that brought no answer, the last one of {teacher} ({why}): look at its "
+                "address, then book what the provider's bill says of them: recompose replay --settle-lost DOLLARS"
+            )
         return BudgetError(
             f"the ceiling of ${self.max_usd:g} is reached: {parts}; the next call could cost ${worst / NANO:.4f}",
             where=str(self.path),
-            fix="everything bought so far is kept: raise --max-usd and run the same command again",
+            fix=fix,
         )
 
 
