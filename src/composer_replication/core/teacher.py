@@ -90,7 +90,8 @@ class Reply:
 
     `problem` is "" for an answer that can be used, else why not: cut_off, empty, refused, bad_arguments, unknown_tool, no_name.
     `confidence` is the geometric mean of the probabilities of the answer's tokens, where the endpoint tells them. `raw` is the body as it
-    came. Example: Reply(turn=Turn(role="assistant", author="glm-5", blocks=(ToolCall(...),)), usage=Usage(usd=0.002))
+    came. `family` is that of its author where the teacher knows it to be another than its own; it is not kept.
+    Example: Reply(turn=Turn(role="assistant", author="glm-5", blocks=(ToolCall(...),)), usage=Usage(usd=0.002))
     """
 
     turn: Turn
@@ -99,6 +100,7 @@ class Reply:
     provider: str = ""
     confidence: float | None = None
     raw: str = ""
+    family: str = ""
 
 
 class Teacher(Protocol):
