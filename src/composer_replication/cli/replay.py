@@ -101,7 +101,7 @@ def _write(job: Job, plan: Plan, told: Told) -> int:
     write_json(job.work / "replay.json", counts)
     stopped = told.stopped
     shown = say_outcomes(job, plan, asked, told)
-    job.finish(shown, wrote=wrote, next_command=job.command("replay" if stopped else "build"))
+    job.finish(shown, wrote=wrote, next_command=job.command("replay" if stopped else "curate"))
     return DONE if stopped is None else stopped.exit_code
 
 
