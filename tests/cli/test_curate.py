@@ -130,10 +130,18 @@ def answered(work: Path, said: dict[str, Turn]) -> None:
 def test_check_tells_teachers_that_look_from_those_that_always_say_the_same(work: Path, said: str, passed: bool, words: str) -> None:
     answered(work, dict.fromkeys("abc", say(said)))
     shown = recompose("curate", "--check", cwd=work)
-    assert shown.code == 0 and words in shown.out, shown.err
+    assert shown.code == (0 if passed else 3) and words in shown.out, shown.err
+    assert f"next   recompose {'build' if passed else 'replay'}" in shown.out
     value = recompose("curate", "--check", "--json", cwd=work).value["check"]
     assert value["null_test"]["pairs"] == 24 and value["null_test"]["passed"] is passed
     assert value["left_out_min_families"] == 2 and [(one["family"], one["same"]) for one in value["left_out"]] == [(f, 24) for f in "abc"]
+
+
+def test_check_leaves_no_family_out_where_too_few_would_be_left(work: Path) -> None:
+    answered(work, dict.fromkeys("ab", say("")))
+    shown = recompose("curate", "--check", cwd=work)
+    assert shown.code == 0 and "no family can be left out" in shown.out
+    assert recompose("curate", "--check", "--json", cwd=work).value["check"]["left_out"] == []
 
 
 def test_build_takes_what_is_left_and_refuses_what_is_stale(work: Path) -> None:

@@ -128,6 +128,7 @@ def test_with_json_every_verb_prints_one_object_and_nothing_else(shown: tuple[Pa
         "sites": [[]],
         "hints": [[]],
         "replay": [[]],
+        "curate": [[]],
         "build": [[]],
         "train": [["--dry-run", *SHORT]],
         "evaluate": [["after", "--dry-run"]],

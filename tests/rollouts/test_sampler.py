@@ -120,7 +120,7 @@ def test_the_end_token_is_sampled_and_what_the_template_writes_behind_it_is_not(
     assert [ids[-1] for ids in written(rollout)] == [call_end_id, end_id]
     assert rollout.ids[-1] == end_id
     first = len(rollout.session.turns[2].sampled.ids) + rollout.session.turns[2].context_tokens
-    behind = render.codec.decode(rollout.ids[first : first + 12])
+    behind = render.codec.decode(rollout.ids[first : first + 24])
     assert behind.startswith(BEHIND.get(family.split("-")[0], "\n<|im_start|>"))
     assert [t.role for t in rollout.session.turns] == ["system", "user", "assistant", "tool", "assistant"]
     assert rollout.session.turns[2].calls[0].arguments == {"path": "a.py"}

@@ -12,7 +12,7 @@ from composer_replication.cli.curate_check import check as check_agreement
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
 from composer_replication.core.codec import read_preferences, read_sessions, record_to_json
-from composer_replication.core.errors import DataError
+from composer_replication.core.errors import DataError, StoppedError
 from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.site import Preference
 from composer_replication.data.curate.curator import LEAKS, Curator, Dropped
@@ -29,8 +29,8 @@ def curate(*, check: bool = False, common: Common = Common()) -> int:
     Parameters
     ----------
     check
-        Ask as well whether the agreement is worth anything: the null test (answers dealt to other places make hardly any pairs), and
-        the pairs without each family of teachers in turn.
+        Ask as well whether the agreement is worth anything: the null test (answers dealt to other places make hardly any pairs; exit
+        code 3 where they make most of them all the same), and the pairs without each family of teachers in turn.
     """
     job = open_job(common)
     settings = job.config.curate
@@ -52,7 +52,9 @@ def curate(*, check: bool = False, common: Common = Common()) -> int:
     wrote = _paths(job)
     if not job.dry_run:
         _write(job, kept, out, report)
-    return job.finish(report, wrote=wrote, next_command=job.command("build"))
+    failed = check and report["check"]["null_test"]["passed"] is False
+    code = job.finish(report, wrote=wrote, next_command=job.command("replay" if failed else "build"))
+    return StoppedError.exit_code if failed else code
 
 
 def _paths(job: Job) -> list[Path]:

@@ -22,9 +22,9 @@ def check(job: Job) -> dict[str, Any]:
     weigh = partial(weigh_place, min_families=settings.min_families, tiers=settings.tiers)
     null = null_test(places, weigh=weigh, seed=job.config.seed)
     families = {answer.family for place in places for answer in place.answers}
-    # Where every family is needed, none can be left out: those that are left have to be enough.
+    # Where every family is needed, none can be left out: those that are left have to be enough, and one alone agrees with nobody.
     enough = max(2, min(settings.min_families, len(families) - 1))
-    left_out = leave_one_out(places, weigh=partial(weigh, min_families=enough))
+    left_out = leave_one_out(places, weigh=partial(weigh, min_families=enough)) if len(families) > enough else ()
     _show(job, null, left_out, enough)
     told = {**asdict(null), "rate": null.rate, "null_rate": null.null_rate}
     return {"null_test": told, "left_out": [asdict(one) for one in left_out], "left_out_min_families": enough}
@@ -46,6 +46,9 @@ def _show(job: Job, null: NullTest, left_out: tuple[LeftOut, ...], enough: int) 
     words = {True: "collapses, as it must", False: "does NOT collapse: most pairs would come of any answers", None: "too few pairs to say"}
     told = f"{null.rate:.1%} of {null.places} places; with answers dealt to other places {null.null_rate:.1%}"
     screen.line(f"\n null test  pairs at {told}: {words[null.passed]}", style="" if null.passed is not False else "yellow")
+    if not left_out:
+        screen.line(" no family can be left out: too few would be left to agree with one another", style="yellow")
+        return
     rows = [(one.family, one.pairs, one.same, one.changed, one.lost, one.new) for one in left_out]
     screen.line(f" without one family, {enough} of the others needed:")
     screen.table(rows, head=("left out", "pairs", "same", "changed", "lost", "new"))

@@ -22,7 +22,7 @@ class TraceState:
 
     `messages` are chat messages in the shape of an OpenAI request; a tool message says whether it `is_error`. `answers` are the tool
     messages that answered the action; they show how the last step of a session ended, which no later state does. `author` is the model
-    that wrote the action, "" where nobody knows.
+    that wrote the action, "" where nobody knows. `tools` are those on offer, as a request names them; () where the state does not say.
     """
 
     state_id: str
@@ -30,6 +30,7 @@ class TraceState:
     student_action: dict[str, Any]
     answers: tuple[dict[str, Any], ...] = ()
     author: str = ""
+    tools: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -111,12 +111,12 @@ class Turn:
     @property
     def calls(self) -> tuple[ToolCall, ...]:
         """The tool calls of this message, in order."""
-        return tuple(block for block in self.blocks if isinstance(block, ToolCall))
+        return tuple([block for block in self.blocks if isinstance(block, ToolCall)])
 
     @property
     def results(self) -> tuple[ToolResult, ...]:
         """The tool results of this message, in order."""
-        return tuple(block for block in self.blocks if isinstance(block, ToolResult))
+        return tuple([block for block in self.blocks if isinstance(block, ToolResult)])
 
     @property
     def text(self) -> str:

@@ -18,7 +18,7 @@ from composer_replication.core.guide import TraceExample, TraceState, TraceTurn
 from composer_replication.core.redact import Redactor
 from composer_replication.core.site import TARGET_CATEGORIES
 from composer_replication.core.trace import CallRef, Segment, Session, SourceRef, Turn
-from composer_replication.data.chat import from_chat, to_chat
+from composer_replication.data.chat import from_chat, to_chat, tool_to_chat
 from composer_replication.data.ingestion.claude_code import ingest
 from composer_replication.data.ingestion.find import find_logs
 from composer_replication.data.sites.find import find_sites
@@ -54,8 +54,8 @@ class ClaudeCodeIngester:
 
 
 def session_states(session: Session) -> Iterator[TraceState]:
-    """The guide's states of one session: the context in view, and the message written, for every message of a model."""
-    calls = session.calls()
+    """The guide's states of one session: the context in view, the tools, and the message written, for every message of a model."""
+    calls, tools = session.calls(), tuple(map(tool_to_chat, session.tools))
     for segment in session.segments:
         context = session.context(segment.start) if segment.start < segment.end else ()
         before = [message for turn in context for message in to_chat(turn)]
@@ -69,6 +69,7 @@ def session_states(session: Session) -> Iterator[TraceState]:
                     messages[0],
                     tuple(_answers(turn, session.turns, calls)),
                     author=turn.author or "",
+                    tools=tools,
                 )
             before += messages
 

@@ -86,6 +86,7 @@ def test_an_operator_that_cannot_run_is_an_error_and_not_skipped() -> None:
         ("process:\n  - text_lenght_filter\n", "did you mean text_length_filter"),
         ("process:\n  - text_length_filter:\n      minimum: 3\n", "no parameter 'minimum'"),
         ("process:\n  - words_num_filter:\n      min_num: two\n", "'two' is not a number"),
+        ("process:\n  - text_length_filter:\n      min_len: 5\n      max_len: 1\n", "nothing could pass"),
         ("skip_op_error: true\nprocess:\n  - words_num_filter\n", "skip_op_error"),
         ("process: []\n", "at least one operator"),
         ("process:\n  - pair_preference_mapper\n", "unknown operator"),  # it would have a model write the rejected message

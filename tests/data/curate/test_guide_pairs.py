@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,7 @@ def test_families_that_do_the_same_make_a_pair_and_their_words_do_not_matter() -
     assert (pair.state_id, pair.n_teachers_agreeing, pair.rejected) == ("s1:0", 2, "Done.")
     assert pair.chosen == 'I look.\nRead {"path":"a.py"}' and pair.chosen_message is not None
     assert pair.provenance["families"] == ["moonshot", "zhipu"] and pair.provenance["author"] == "claude-opus-4-5"
+    assert "usd" not in pair.provenance, "nobody said what these answers cost"
     assert extract_dpo_pairs(states=[state()], teacher_actions=actions, agreement_threshold=3) == []
     assert extract_dpo_pairs(states=[state()], teacher_actions={"s1:0": actions[0]}, tools=[READ]) == [pair]
 
@@ -66,7 +69,8 @@ def test_kin_of_the_trace_malformed_calls_and_two_of_one_family_have_no_vote() -
         assert extract_dpo_pairs(states=[state()], teacher_actions=[{one: read("a.py"), other: read("a.py"), QWEN: "Hm."}]) == []
     assert extract_dpo_pairs(states=[state(author="")], teacher_actions=[{KIMI: read("a.py"), SONNET: read("a.py")}]) != []
     broken = {KIMI: read("!{"), GLM: read("!{"), QWEN: "Hm."}
-    assert extract_dpo_pairs(states=[state()], teacher_actions=[broken]) == []
+    with pytest.warns(UserWarning, match=rf"1 answers of {KIMI} are no messages.*{GLM}"):
+        assert extract_dpo_pairs(states=[state()], teacher_actions=[broken]) == []
     with pytest.raises(DataError, match="1 entries of teacher_actions"):
         extract_dpo_pairs(states=[state(0), state(1)], teacher_actions=[{}])
 
@@ -146,9 +150,46 @@ def test_replay_and_normalize_in_one_step(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(replay_and_normalize_trace_sync(**given)) == 2  # the default teachers are of two families and more
 
 
-def test_replay_trace_and_the_normalizer_fit_together() -> None:
+def test_a_state_that_carries_its_tools_is_weighed_with_them() -> None:
+    """A call of a tool that the session does not offer is dropped by the recipe, though nobody names the tools again."""
+    told = replace(state(), tools=(READ,))
+    pairs = extract_dpo_pairs(states=[told], teacher_actions=[{KIMI: read("a.py", name="Reed"), GLM: read("a.py", name="Reed")}])
+    assert pairs[0].tools == (READ,) and DJNormalizer().normalize(pairs) == []
+
+
+def test_inside_a_running_loop_the_sync_name_points_to_the_other() -> None:
+    async def notebook() -> None:
+        replay_and_normalize_trace_sync(states=[state()], max_total_usd=1.0)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # no coroutine that was never awaited
+        with pytest.raises(ConfigError, match=r"await replay_and_normalize_trace\("):
+            asyncio.run(notebook())
+        gc.collect()
+
+
+def test_a_ledger_is_handed_on_to_the_replay(tmp_path: Path) -> None:
+    async def kept(*, ledger: Path, **rest: Any) -> dict[str, dict[str, Any]]:
+        return await answers(**rest) if ledger == tmp_path else {}
+
+    given: dict[str, Any] = {"states": [state()], "max_total_usd": 1.5, "tools": [READ], "teachers": [Named("one", "x"), Named("two", "y")]}
+    assert len(replay_and_normalize_trace_sync(**given, replay=kept, ledger=tmp_path)) == 1
+
+
+def test_pairs_that_the_recipe_drops_are_told() -> None:
+    """The teachers agree on a call with an argument that the tool does not take."""
+
+    async def wrong(*, states: list[TraceState], **rest: Any) -> dict[str, dict[str, Any]]:
+        return {one.state_id: {"one": read(3), "two": read(3)} for one in states}
+
+    given: dict[str, Any] = {"states": [state()], "tools": [READ], "teachers": [Named("one", "x"), Named("two", "y")], "replay": wrong}
+    with pytest.warns(UserWarning, match=r"'default' drops 1 of 1 pairs: tool_arguments_filter \(1\)"):
+        assert replay_and_normalize_trace_sync(**given) == []
+
+
+def test_replay_trace_and_the_normalizer_fit_together(tmp_path: Path) -> None:
     """The package's own `replay_trace`, with teachers that answer from a list."""
-    given: dict[str, Any] = {"states": [state(0)], "max_total_usd": 1.0, "tools": [READ]}
+    given: dict[str, Any] = {"states": [state(0)], "tools": [READ], "ledger": tmp_path}
     teachers = [Scripted(name, family, lambda request: from_chat(read("a.py"))) for name, family in (("one", "moonshot"), ("two", "zhipu"))]
     (good,) = replay_and_normalize_trace_sync(**given, teachers=teachers)
     assert good.chosen_messages[0]["tool_calls"][0]["function"]["name"] == "Read" and good.n_teachers_agreeing == 2

@@ -40,6 +40,7 @@ def test_words_signs_and_letters_are_counted_by_their_definitions(text: str) -> 
 
 
 @given(REPEATED, st.integers(2, 12))
+@example("äö" * 30, 10)
 @example("".join(map(chr, range(0x400, 0x450))) + "ab" * 15, 10)  # two bytes a character, and then a loop
 def test_repetitions_are_counted_by_their_definition_and_never_above_the_bound(text: str, size: int) -> None:
     grams = Counter(text[i : i + size] for i in range(len(text) - size + 1))
@@ -69,7 +70,7 @@ def test_the_bounds_are_worth_having() -> None:
         "The test imports limit from config, where nobody sets it, so it is None when main compares it with the size of the queue. "
         "I will set a default of ten there, because the docs promise one, and run the whole file again to see whether anything else breaks."
     )
-    assert most_char_rep_ratio(plain, {"rep_len": 10}) < 0.1 and most_word_rep_ratio(plain, {"rep_len": 5}) == 0.0
+    assert most_char_rep_ratio(plain, {"rep_len": 10}) < 0.2 and most_word_rep_ratio(plain, {"rep_len": 5}) == 0.0
 
 
 def test_repeated_words_and_lines() -> None:

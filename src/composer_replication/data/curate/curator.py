@@ -77,7 +77,7 @@ class Curator:
 
     def __post_init__(self) -> None:
         for step in self.recipe.steps:
-            if step.name in STATISTICS or step.name in _TURN_CHECKS:
+            if step.name in STATISTICS or step.name in _SIDE_CHECKS:
                 self._counts.append((step.name, _count_of(step) if step.name in STATISTICS else None))
             if step.name == "chat_template_filter" and self.renders is None:
                 self.idle = (*self.idle, step.name)
@@ -112,7 +112,7 @@ class Curator:
         """
         side = side_of(turn)
         for name, count in self._counts:
-            if detail := _TURN_CHECKS[name](turn, tools) if count is None else count(side):
+            if detail := _SIDE_CHECKS[name](side, tools) if count is None else count(side):
                 self.refused[name] += 1
                 return f"{name}: {detail}"
         return ""
@@ -137,9 +137,9 @@ class Curator:
         parameters = step.parameters
         if step.name in STATISTICS:
             return partial(_statistic, _count_of(step))
-        if step.name in _TURN_CHECKS:
+        if step.name in _SIDE_CHECKS:
             both = step.name == "answer_not_empty_filter"
-            return partial(_turn_check, _TURN_CHECKS[step.name], both)
+            return partial(_side_check, _SIDE_CHECKS[step.name], both)
         if step.name == EXACT:
             return _exact(Exact(), lowercase=parameters["lowercase"], ignore_non_character=parameters["ignore_non_character"])
         if step.name == NEAR:
@@ -178,7 +178,7 @@ def _count_of(step: Step) -> Count:
     return count
 
 
-_TURN_CHECKS: Mapping[str, structure.TurnCheck] = {
+_SIDE_CHECKS: Mapping[str, structure.SideCheck] = {
     "answer_not_empty_filter": structure.no_action,
     "tool_offered_filter": structure.not_offered,
     "tool_arguments_filter": structure.misfitting,
@@ -186,9 +186,9 @@ _TURN_CHECKS: Mapping[str, structure.TurnCheck] = {
 }
 
 
-def _turn_check(check: structure.TurnCheck, both: bool, pair: Pair) -> str:
+def _side_check(check: structure.SideCheck, both: bool, pair: Pair) -> str:
     for name, side in pair.sides if both else pair.sides[:1]:
-        if detail := check(side.turn, pair.tools):
+        if detail := check(side, pair.tools):
             return f"{name}: {detail}"
     return ""
 

@@ -11,6 +11,8 @@ messages of a pair are judged by themselves.
 from __future__ import annotations
 
 import asyncio
+import warnings
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -28,9 +30,9 @@ from composer_replication.data.curate.export import flat_prompt
 from composer_replication.data.curate.pair import Pair, messages_hash, side_of, tail_of
 from composer_replication.data.curate.recipe import load_recipe
 from composer_replication.data.replay.actions import Scene
-from composer_replication.data.replay.agree import agree
+from composer_replication.data.replay.agree import Verdict, agree
 from composer_replication.data.replay.families import family_of
-from composer_replication.data.replay.guide import replay_trace
+from composer_replication.data.replay.guide import TeacherActions, replay_trace
 from composer_replication.data.teachers.defaults import DEFAULT_TEACHERS
 
 Message = Mapping[str, Any]
@@ -84,20 +86,30 @@ def extract_dpo_pairs(
     """The states at which at least `agreement_threshold` model families would have done the same, and something else than the trace.
 
     `teacher_actions` has one entry per state, in their order or by `state_id`. An answer that is no message (arguments that do not parse)
-    has no vote. The family of the model that wrote the trace has none either, where the state says who that was. `families` says whose
-    model a teacher's name stands for; without it the name itself has to tell.
+    has no vote; a warning counts those, and the states without any answer. The family of the model that wrote the trace has none either,
+    where the state says who that was. `families` says whose model a teacher's name stands for; without it what `replay_trace` knows of its
+    teachers does, else the name itself has to tell. `tools` stand for those that `replay_trace` offered, or that the states carry. Only
+    `replay_trace` knows what an answer cost: for other `teacher_actions` the provenance has no `usd`.
     """
-    offered = tuple(dict(tool) for tool in tools)
-    scene = Scene(offered=frozenset(tool_from_chat(tool).name for tool in offered))
+    known = list(states)
+    given = tuple(dict(tool) for tool in tools)
+    bought = teacher_actions if isinstance(teacher_actions, TeacherActions) else None
+    makers = {**(bought.families if bought is not None else {}), **(families or {})}
+    unread: Counter[str] = Counter()
+    num_silent = 0
     pairs = []
-    for number, state in enumerate(states):
+    for number, state in enumerate(known):
         if not isinstance(teacher_actions, Mapping) and number >= len(teacher_actions):
             raise DataError(f"{len(teacher_actions)} entries of teacher_actions, and more states", where=state.state_id)
         actions = teacher_actions.get(state.state_id, {}) if isinstance(teacher_actions, Mapping) else teacher_actions[number]
         own = from_chat(state.student_action)
-        answers = [
-            answer for teacher, said in actions.items() if (answer := _answer(state.state_id, teacher, said, families or {})) is not None
-        ]
+        paid = bought.usd.get(state.state_id, {}) if bought is not None else {}
+        read = [_answer(state.state_id, teacher, said, makers, paid) for teacher, said in actions.items()]
+        answers = [answer for answer in read if answer is not None]
+        unread.update(teacher for teacher, answer in zip(actions, read, strict=True) if answer is None)
+        num_silent += not actions
+        offered = given or (bought.tools.get(state.state_id, ()) if bought is not None else ()) or state.tools
+        scene = Scene(offered=frozenset(tool_from_chat(tool).name for tool in offered))
         verdict = agree(own, answers, min_families=agreement_threshold, own_family=family_of(state.author), scene=scene)
         if verdict.outcome == "pair" and verdict.chosen is not None:
             chosen = verdict.chosen.turn
@@ -110,20 +122,36 @@ def extract_dpo_pairs(
                     n_teachers_agreeing=len(verdict.teachers),
                     chosen_message=to_chat(chosen)[0],
                     rejected_message=to_chat(own)[0],
-                    tools=offered,
-                    provenance={**verdict.record(), "teachers": list(verdict.teachers), "author": state.author},
+                    tools=tuple(offered),
+                    provenance=_provenance(verdict, state, priced=bought is not None),
                 )
             )
+    _warn(unread, num_silent, len(known))
     return pairs
 
 
-def _answer(state_id: str, teacher: str, said: Message | str, families: Mapping[str, str]) -> Answer | None:
+def _warn(unread: Counter[str], num_silent: int, num_states: int) -> None:
+    told = [f"{num} answers of {teacher} are no messages and have no vote" for teacher, num in unread.items()]
+    told += [f"{num_silent} of {num_states} states have no answer"] if num_silent else []
+    if told:
+        warnings.warn(f"extract_dpo_pairs: {'; '.join(told)}", UserWarning, stacklevel=3)
+
+
+def _provenance(verdict: Verdict, state: TraceState, *, priced: bool) -> dict[str, Any]:
+    """What is known of a pair; a price that nobody told is left out, for it is not 0."""
+    record = verdict.record()
+    if not priced:
+        record.pop("usd")
+    return {**record, "teachers": list(verdict.teachers), "author": state.author}
+
+
+def _answer(state_id: str, teacher: str, said: Message | str, families: Mapping[str, str], paid: Mapping[str, float]) -> Answer | None:
     try:
         turn = from_chat({"role": "assistant", "content": said} if isinstance(said, str) else {"role": "assistant", **said})
     except DataError:
         return None
     family = families.get(teacher) or family_of(teacher)
-    return Answer(site_id=state_id, teacher=teacher, family=family, turn=replace(turn, author=teacher))
+    return Answer(site_id=state_id, teacher=teacher, family=family, turn=replace(turn, author=teacher), usd=paid.get(teacher, 0.0))
 
 
 class DJNormalizer:
@@ -215,24 +243,37 @@ async def replay_and_normalize_trace(
     *,
     states: Iterable[TraceState],
     teachers: Any = None,
-    max_total_usd: float,
+    max_total_usd: float | None = None,
     agreement_threshold: int = 2,
     normalizer: DJNormalizer | None = None,
     replay: Replay = replay_trace,
     tools: Iterable[Message] = (),
+    ledger: str | Path | None = None,
 ) -> list[NormalizedDPOPair]:
     """Ask the teachers at every state, keep what enough families agree on, and of that what the recipe keeps.
 
-    `teachers` are those of `replay_trace`, DEFAULT_TEACHERS unless given; BudgetError where `max_total_usd` is reached.
+    `teachers`, `max_total_usd` and `ledger` are those of `replay_trace`, DEFAULT_TEACHERS unless given; BudgetError where the ceiling is
+    reached. A `replay` of your own is given a ledger only where one is named. A `normalizer` of your own has the report of what its recipe
+    drops; without one a warning counts it.
     """
     known, offered = list(states), [dict(tool) for tool in tools]
     asked = DEFAULT_TEACHERS if teachers is None else teachers
     specs = tuple(map(tool_from_chat, offered))
-    actions = await replay(states=known, teachers=asked, max_total_usd=max_total_usd, tools=specs)
+    place = {} if ledger is None else {"ledger": ledger}
+    actions = await replay(states=known, teachers=asked, max_total_usd=max_total_usd, tools=specs, **place)
     pairs = extract_dpo_pairs(
         states=known, teacher_actions=actions, agreement_threshold=agreement_threshold, tools=offered, families=_families(asked)
     )
-    return (normalizer if normalizer is not None else DJNormalizer()).normalize(pairs)
+    if normalizer is not None:
+        return normalizer.normalize(pairs)  # the caller holds its report
+    ours = DJNormalizer()
+    kept = ours.normalize(pairs)
+    if ours.dropped:
+        reasons = ", ".join(f"{reason} ({num})" for reason, num in Counter(one.reason for one in ours.dropped).most_common())
+        warnings.warn(
+            f"the recipe {ours.recipe.name!r} drops {len(ours.dropped)} of {len(pairs)} pairs: {reasons}", UserWarning, stacklevel=2
+        )
+    return kept
 
 
 def _families(teachers: Any) -> dict[str, str]:
@@ -243,5 +284,22 @@ def _families(teachers: Any) -> dict[str, str]:
 
 
 def replay_and_normalize_trace_sync(**arguments: Any) -> list[NormalizedDPOPair]:
-    """`replay_and_normalize_trace` for code that is not asynchronous; takes the same arguments."""
+    """`replay_and_normalize_trace` for code that is not asynchronous; takes the same arguments.
+
+    Raises ConfigError where an event loop runs already, as in a notebook: await the other there.
+    """
+    if _a_loop_runs():
+        raise ConfigError(
+            "an event loop runs here already, as in a notebook",
+            where="replay_and_normalize_trace_sync",
+            fix="await replay_and_normalize_trace(...) with the same arguments",
+        )
     return asyncio.run(replay_and_normalize_trace(**arguments))
+
+
+def _a_loop_runs() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

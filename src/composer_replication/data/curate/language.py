@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
+from itertools import chain
 
 MIN_EVIDENCE = 3
 """So many small words, or eight characters of a script, before anything is said."""
@@ -61,14 +62,14 @@ def guess(text: str) -> Guess:
         small += _small_words(text[400:2000])
     if len(small) < MIN_EVIDENCE:
         return Guess("", 0.0)
-    (best, count), *others = Counter(language for languages in small for language in languages).most_common(2)
+    (best, count), *others = Counter(chain.from_iterable(small)).most_common(2)
     alone = not others or others[0][1] < count  # "is we in" is as good Dutch as English
     return Guess(best, count / len(small)) if alone else Guess("", 0.0)
 
 
 def _small_words(text: str) -> list[tuple[str, ...]]:
     """The languages of each small word of a text."""
-    return [languages for word in _WORD.findall(text.lower()) if (languages := _LANGUAGES_OF.get(word))]
+    return list(filter(None, map(_LANGUAGES_OF.get, _WORD.findall(text.lower()))))
 
 
 def _by_script(text: str) -> Guess | None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from composer_replication.core.codec import turn_to_json
 from composer_replication.core.jsonl import dumps
 from composer_replication.core.site import Preference
-from composer_replication.core.trace import Session, ToolSpec, Turn
+from composer_replication.core.trace import Session, ToolCall, ToolSpec, Turn
 from composer_replication.data.replay.actions import NOWHERE, Action, Scene, canonical, relative_path
 from composer_replication.data.replay.files import files_in_view
 from composer_replication.data.replay.tools import change_of
@@ -31,7 +31,7 @@ class Side:
     """One message of a pair.
 
     `text` is everything it says and calls (one line of JSON per call), `words` what it says - "" where it calls a tool: a call has no
-    words to count. `prose` is what it says in either case, `calls` whether it calls.
+    words to count. `prose` is what it says in either case, `calls` what it calls.
     """
 
     turn: Turn
@@ -39,7 +39,7 @@ class Side:
     text: str
     words: str
     prose: str
-    calls: bool
+    calls: tuple[ToolCall, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +80,10 @@ def side_of(turn: Turn, *, scene: Scene = NOWHERE) -> Side:
     ('Read {"path":"b.py"}', '')
     """
     prose = turn.text
-    calls = [f"{c.name} {json.dumps(c.arguments, ensure_ascii=False, separators=(',', ':'), default=str)}" for c in turn.calls]
-    text = "\n".join([prose, *calls] if prose and calls else calls or [prose])
-    return Side(turn=turn, action=canonical(turn, scene), text=text, words="" if calls else prose, prose=prose, calls=bool(calls))
+    calls = turn.calls
+    lines = [f"{c.name} {json.dumps(c.arguments, ensure_ascii=False, separators=(',', ':'), default=str)}" for c in calls]
+    text = "\n".join([prose, *lines] if prose and lines else lines or [prose])
+    return Side(turn=turn, action=canonical(turn, scene), text=text, words="" if calls else prose, prose=prose, calls=calls)
 
 
 def pairs_of(session: Session, preferences: Iterable[Preference], *, held_out: bool = False) -> Iterator[Pair]:

@@ -125,7 +125,13 @@ def _step(entry: Any, *, where: str) -> Step:
         raise ConfigError(f"{name} has no parameter {unknown[0]!r}", where=where, fix=f"it has: {', '.join(defaults) or 'none'}")
     for key, value in given.items():
         _check(name, key, value, defaults[key], where=where)
-    return Step(name=name, parameters={**defaults, **given})
+    parameters = {**defaults, **given}
+    if statistic := STATISTICS.get(name):
+        low, high = statistic.least[0], statistic.most[0]
+        if parameters[low] > parameters[high]:
+            what = f"{name}: {low} {parameters[low]} is above {high} {parameters[high]}: nothing could pass"
+            raise ConfigError(what, where=where, fix="swap them, or leave one out")
+    return Step(name=name, parameters=parameters)
 
 
 def _check(name: str, key: str, value: Any, default: Any, *, where: str) -> None:

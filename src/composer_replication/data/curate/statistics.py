@@ -121,28 +121,26 @@ def char_rep_ratio(text: str, parameters: Mapping[str, Any]) -> float:
     grams = len(text) - size + 1
     if grams <= 0:
         return 0.0
-    counts = sorted(Counter(map(text.__getitem__, map(slice, range(grams), range(size, len(text) + 1)))).values(), reverse=True)
+    counts = sorted(Counter([text[start : start + size] for start in range(grams)]).values(), reverse=True)
     repeated = min(int(math.sqrt(len(counts))), len(counts) - counts.count(1))
     return sum(counts[:repeated]) / grams
 
 
 def most_char_rep_ratio(text: str, parameters: Mapping[str, Any]) -> float:
-    """A bound above `char_rep_ratio` in a third of its time: the commonest ones once, and then all that repeats.
+    """A bound above `char_rep_ratio` in a sixth of its time, from every third stretch of eight bytes, read as integers.
 
-    Stretches of eight bytes, read as integers, repeat wherever longer ones do; each distinct one starts a distinct longer one, but for
-    those that begin inside of a character and the last few.
+    Ten characters hold such a stretch, at one of three distances from their start. So those that start at one distance are no more than
+    the stretches that they hold, and all of them are no more than three times the commonest stretches.
     """
     size = parameters["rep_len"]
     grams = len(text) - size + 1
     if size < 8 or grams < 16:
         return 1.0
-    data, distinct = text.encode("utf-8", "surrogatepass"), set[int]()
-    view = memoryview(data)
-    for start in range(8):
-        distinct.update(view[start : start + (len(data) - start) // 8 * 8].cast("Q").tolist())
-    no_stretch = size - 8 if len(data) == len(text) else len(data) - len(text) + size - 1
-    repeats = grams - (len(distinct) - no_stretch)
-    return min(1.0, (repeats + min(repeats, math.isqrt(grams))) / grams)
+    view, step, stretches = memoryview(text.encode("utf-8", "surrogatepass")), min(size - 7, 3), list[int]()
+    for start in range(0, 8 * step, step):
+        stretches += view[start : start + (len(view) - start) // 8 * 8].cast("Q")[::step].tolist()
+    counts = sorted(Counter(stretches).values(), reverse=True)
+    return min(1.0, step * sum(counts[: math.isqrt(grams)]) / grams)
 
 
 def word_rep_ratio(text: str, parameters: Mapping[str, Any]) -> float:

@@ -9,25 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from composer_replication.core.trace import ToolSpec, Turn
-from composer_replication.data.curate.pair import Pair
+from composer_replication.data.curate.pair import Pair, Side
 from composer_replication.data.sites.arguments import misfit
 
-TurnCheck = Callable[[Turn, Mapping[str, ToolSpec]], str]
+SideCheck = Callable[[Side, Mapping[str, ToolSpec]], str]
 
 
-def no_action(turn: Turn, tools: Mapping[str, ToolSpec]) -> str:
+def no_action(side: Side, tools: Mapping[str, ToolSpec]) -> str:
     """A message that says and calls nothing, or of which thinking is all that there is."""
-    return "" if turn.calls or turn.text.strip() else "says nothing and calls nothing"
+    return "" if side.calls or side.prose.strip() else "says nothing and calls nothing"
 
 
-def not_offered(turn: Turn, tools: Mapping[str, ToolSpec]) -> str:
+def not_offered(side: Side, tools: Mapping[str, ToolSpec]) -> str:
     """A call of a tool that nobody offered; where no tools are known nothing is said."""
-    return next((f"there is no tool {call.name!r}" for call in turn.calls if call.name not in tools), "") if tools else ""
+    return next((f"there is no tool {call.name!r}" for call in side.calls if call.name not in tools), "") if tools else ""
 
 
-def misfitting(turn: Turn, tools: Mapping[str, ToolSpec]) -> str:
+def misfitting(side: Side, tools: Mapping[str, ToolSpec]) -> str:
     """A call whose arguments are no JSON object, or do not fit the schema of the tool."""
-    for call in turn.calls:
+    for call in side.calls:
         if not isinstance(call.arguments, Mapping):
             return f"{call.name}: the arguments are no JSON object"
         tool = tools.get(call.name)
@@ -36,9 +36,9 @@ def misfitting(turn: Turn, tools: Mapping[str, ToolSpec]) -> str:
     return ""
 
 
-def doubled_ids(turn: Turn, tools: Mapping[str, ToolSpec]) -> str:
+def doubled_ids(side: Side, tools: Mapping[str, ToolSpec]) -> str:
     """Two calls of one id, or one without: no result could name them."""
-    ids = [call.id for call in turn.calls]
+    ids = [call.id for call in side.calls]
     return "" if all(ids) and len(set(ids)) == len(ids) else "calls without an id of their own"
 
 

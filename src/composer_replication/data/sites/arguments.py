@@ -10,7 +10,7 @@ It reads what tools write: type, properties, required, additionalProperties (tru
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,28 +42,30 @@ def misfit(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> Misfit:
     >>> misfit({"path": "a.py"}, schema), misfit({}, schema).problem, misfit({"path": "a", "x": 1}, schema).problem
     (Misfit(problem='', unread=''), "'path' is missing", "there is no argument 'x'")
     """
-    found = list(_look(arguments, schema, at="", root=schema, depth=0))
+    found = _look(arguments, schema, at="", root=schema, depth=0)
+    if not found:
+        return _FITS
     problem = next((one.problem for one in found if one.problem), "")
     return Misfit(problem=problem, unread=", ".join(dict.fromkeys(one.unread for one in found if one.unread)))
 
 
-def _look(value: Any, schema: Any, *, at: str, root: Mapping[str, Any], depth: int) -> Iterator[Misfit]:
+_FITS = Misfit()
+
+
+def _look(value: Any, schema: Any, *, at: str, root: Mapping[str, Any], depth: int) -> list[Misfit]:
     if schema is True or schema == {}:
-        return
+        return []
     if schema is False:
-        yield Misfit(problem=_told(at, value, "is not allowed"))
-        return
+        return [Misfit(problem=_told(at, value, "is not allowed"))]
     if not isinstance(schema, _OBJECT) or depth > _MAX_DEPTH:
-        yield Misfit(unread="a schema that is no object" if depth <= _MAX_DEPTH else "nesting")
-        return
+        return [Misfit(unread="a schema that is no object" if depth <= _MAX_DEPTH else "nesting")]
+    spot, found = _Spot(at, root, depth + 1), list[Misfit]()
     for keyword, wanted in schema.items():
-        if keyword in _SILENT:
-            continue
-        reader = _READERS.get(keyword)
-        if reader is None:
-            yield Misfit(unread=str(keyword))
-        else:
-            yield from reader(value, wanted, schema, _Spot(at, root, depth + 1))
+        if reader := _READERS.get(keyword):
+            found += reader(value, wanted, schema, spot)
+        elif keyword not in _SILENT:
+            found.append(Misfit(unread=str(keyword)))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class _Spot:
     root: Mapping[str, Any]
     depth: int
 
-    def look(self, value: Any, schema: Any, name: str = "") -> Iterator[Misfit]:
+    def look(self, value: Any, schema: Any, name: str = "") -> list[Misfit]:
         return _look(value, schema, at=f"{self.at}.{name}".strip(".") if name else self.at, root=self.root, depth=self.depth)
 
 
@@ -93,12 +95,13 @@ _IS: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def _type(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterator[Misfit]:
+def _type(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterable[Misfit]:
     names = wanted if isinstance(wanted, list) else [wanted]
     if not names or not all(isinstance(name, str) and name in _IS for name in names):
-        yield Misfit(unread="type")
-    elif not any(_IS[name](value) for name in names):
-        yield Misfit(problem=_told(spot.at, value, f"is not {' or '.join(('an ' if n[0] in 'aio' else 'a ') + n for n in names)}"))
+        return [Misfit(unread="type")]
+    if any(_IS[name](value) for name in names):
+        return ()
+    return [Misfit(problem=_told(spot.at, value, f"is not {' or '.join(('an ' if n[0] in 'aio' else 'a ') + n for n in names)}"))]
 
 
 def _plainly_fits(value: Any, schema: Any) -> bool:
@@ -106,55 +109,52 @@ def _plainly_fits(value: Any, schema: Any) -> bool:
     return isinstance(schema, dict) and schema.keys() <= _TYPE_ALONE and str(schema.get("type")) in _IS and _IS[str(schema["type"])](value)
 
 
-def _properties(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterator[Misfit]:
+def _properties(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterable[Misfit]:
     if not isinstance(wanted, _OBJECT):
-        yield Misfit(unread="properties")
-    elif isinstance(value, _OBJECT):
+        return [Misfit(unread="properties")]
+    found = list[Misfit]()
+    if isinstance(value, _OBJECT):
         for name, inner in wanted.items():
             if name in value and not _plainly_fits(value[name], inner):
-                yield from spot.look(value[name], inner, str(name))
+                found += spot.look(value[name], inner, str(name))
+    return found
 
 
-def _required(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterator[Misfit]:
+def _required(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterable[Misfit]:
     if not isinstance(wanted, list):
-        yield Misfit(unread="required")
-    elif isinstance(value, _OBJECT):
-        yield from (Misfit(problem=f"{spot.at}: " * bool(spot.at) + f"{name!r} is missing") for name in wanted if name not in value)
+        return [Misfit(unread="required")]
+    missing = [name for name in wanted if name not in value] if isinstance(value, _OBJECT) else []
+    return [Misfit(problem=f"{spot.at}: " * bool(spot.at) + f"{name!r} is missing") for name in missing]
 
 
-def _additional(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterator[Misfit]:
+def _additional(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterable[Misfit]:
     known = schema.get("properties", {})
-    if not isinstance(value, _OBJECT) or not isinstance(known, _OBJECT):
-        return
-    for name in value:
-        if name in known:
-            continue
-        if "patternProperties" in schema:
-            return  # named as unread by itself
-        if wanted is False:
-            yield Misfit(problem=f"{spot.at}: " * bool(spot.at) + f"there is no argument {name!r}")
-        else:
-            yield from spot.look(value[name], wanted, str(name))
+    if not isinstance(value, _OBJECT) or not isinstance(known, _OBJECT) or "patternProperties" in schema:
+        return ()  # the last is named as unread by itself
+    more = [name for name in value if name not in known]
+    if wanted is False:
+        return [Misfit(problem=f"{spot.at}: " * bool(spot.at) + f"there is no argument {name!r}") for name in more]
+    return [one for name in more for one in spot.look(value[name], wanted, str(name))]
 
 
-def _items(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterator[Misfit]:
+def _items(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterable[Misfit]:
     if isinstance(wanted, list):
-        yield Misfit(unread="items")
-    elif isinstance(value, (list, tuple)):
-        for number, item in enumerate(value):
-            yield from spot.look(item, wanted, f"[{number}]")
+        return [Misfit(unread="items")]
+    items = enumerate(value) if isinstance(value, (list, tuple)) else ()
+    return [one for number, item in items for one in spot.look(item, wanted, f"[{number}]")]
 
 
-def _enum(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterator[Misfit]:
+def _enum(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterable[Misfit]:
     if not isinstance(wanted, list):
-        yield Misfit(unread="enum")
-    elif not any(_same(value, choice) for choice in wanted):
-        choices = ", ".join(json.dumps(choice, ensure_ascii=False, default=str) for choice in wanted[:8])
-        yield Misfit(problem=_told(spot.at, value, f"is none of {choices}"))
+        return [Misfit(unread="enum")]
+    if any(_same(value, choice) for choice in wanted):
+        return ()
+    choices = ", ".join(json.dumps(choice, ensure_ascii=False, default=str) for choice in wanted[:8])
+    return [Misfit(problem=_told(spot.at, value, f"is none of {choices}"))]
 
 
-def _const(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterator[Misfit]:
-    yield from _enum(value, [wanted], schema, spot)
+def _const(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterable[Misfit]:
+    return _enum(value, [wanted], schema, spot)
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -162,47 +162,40 @@ def _same(one: Any, other: Any) -> bool:
     return isinstance(one, bool) == isinstance(other, bool) and one == other
 
 
-def _any_of(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterator[Misfit]:
+def _any_of(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterable[Misfit]:
     if not isinstance(wanted, list) or not wanted:
-        yield Misfit(unread="anyOf")
-        return
-    tried = [list(spot.look(value, choice)) for choice in wanted]
-    if any(not found for found in tried):
-        return
-    if open_ones := [one for found in tried if not any(f.problem for f in found) for one in found]:
-        yield from open_ones
-    else:
-        yield Misfit(problem=_told(spot.at, value, "fits none of its alternatives"))
+        return [Misfit(unread="anyOf")]
+    tried = [spot.look(value, choice) for choice in wanted]
+    if not all(tried):
+        return ()
+    open_ones = [one for found in tried if not any(f.problem for f in found) for one in found]
+    return open_ones or [Misfit(problem=_told(spot.at, value, "fits none of its alternatives"))]
 
 
-def _all_of(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterator[Misfit]:
-    for choice in wanted if isinstance(wanted, list) else ():
-        yield from spot.look(value, choice)
+def _all_of(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterable[Misfit]:
+    return [one for choice in (wanted if isinstance(wanted, list) else ()) for one in spot.look(value, choice)]
 
 
-def _ref(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterator[Misfit]:
+def _ref(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterable[Misfit]:
     inner: Any = spot.root
     path = str(wanted)
     for key in path.removeprefix("#/").split("/") if path.startswith("#/") else ("",):
         inner = inner.get(key.replace("~1", "/").replace("~0", "~")) if isinstance(inner, Mapping) else None
-    if inner is None:
-        yield Misfit(unread="$ref")
-    else:
-        yield from spot.look(value, inner)
+    return [Misfit(unread="$ref")] if inner is None else spot.look(value, inner)
 
 
 def _bound(size: Callable[[Any], Any], beyond: Callable[[Any, Any], bool], words: str) -> _Reader:
-    def read(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterator[Misfit]:
+    def read(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterable[Misfit]:
         measured = size(value)
         if not _IS["number"](wanted):
-            yield Misfit(unread=words)
-        elif measured is not None and beyond(measured, wanted):
-            yield Misfit(problem=_told(spot.at, value, f"is {words} {wanted}"))
+            return [Misfit(unread=words)]
+        beyond_it = measured is not None and beyond(measured, wanted)
+        return [Misfit(problem=_told(spot.at, value, f"is {words} {wanted}"))] if beyond_it else ()
 
     return read
 
 
-_Reader = Callable[[Any, Any, Mapping[str, Any], _Spot], Iterator[Misfit]]
+_Reader = Callable[[Any, Any, Mapping[str, Any], _Spot], Iterable[Misfit]]
 
 
 def _number(value: Any) -> float | None:
