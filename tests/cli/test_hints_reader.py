@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from composer_replication.cli import replay_teachers
 from composer_replication.core.codec import read_hints, read_sessions, read_sites, record_to_json
+from composer_replication.core.config.teachers import TeacherSettings
 from composer_replication.core.jsonl import write_lines
 from composer_replication.core.site import Answer
 from composer_replication.core.trace import Text, Turn
+from composer_replication.data.teachers.scripted import Scripted
 from tests.cli.test_ingest import log_lines
 from tests.cli.workspace import recompose
 from tests.core.planting import planted, still_there
@@ -127,3 +130,20 @@ def test_at_the_ceiling_it_stops_with_code_4_and_keeps_what_was_bought(work: Pat
         assert said.value["stopped"] is True
         assert endpoint.billed_usd <= 0.012
         assert len((work / "recompose" / "reader_answers.jsonl").read_text().splitlines()) == len(endpoint.seen) < 3
+
+
+def test_a_reader_on_this_machine_is_not_asked_over_http(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kind = "local" means a model of this machine for the reader as for `replay`; a script stands for it here."""
+    opened: list[str] = []
+    with Endpoint(act=lambda body: '{"mistakes": []}') as endpoint:
+        (work / "recompose.toml").write_text(endpoint_config(endpoint.url) + 'kind = "local"\n', "utf-8")
+        turn = Turn(role="assistant", author="r", blocks=(Text('{"mistakes": []}'),))
+
+        def local(name: str, settings: TeacherSettings) -> Scripted:
+            opened.append(f"{name}: {settings.model}")
+            return Scripted(name, family="acme", act=lambda request: turn)
+
+        monkeypatch.setattr(replay_teachers, "_local", local)
+        said = recompose("hints", "--json", cwd=work)
+        assert said.code == 0, said.err
+        assert (opened, said.value["asked"], endpoint.seen) == (["mine: acme/m"], 3, [])

@@ -62,7 +62,7 @@ def test_the_table_accounts_for_every_turn(work: Path) -> None:
     turns = sum(t.role == "assistant" for s in read_sessions(work / "recompose" / "sessions.jsonl") for t in s.turns)
     assert value["asked"] == turns and value["answers"] == 3 * turns == len(list(read_answers(work / "recompose" / "answers.jsonl")))
     assert value["pairs"] + value["agreed"] + value["no_consensus"] + sum(value["skipped"].values()) == turns
-    assert value["skipped"]["erred"] > 0 and value["usd"] == 0 and value["next"] == "recompose build"
+    assert value["skipped"]["erred"] > 0 and value["usd"] == 0 and value["next"] == "recompose curate"
     text = recompose("replay", cwd=work).out
     assert "never a measurement" in text and "erred" in text and "scripted-birch" in text
 
@@ -73,6 +73,10 @@ def test_build_takes_pairs_and_anchors_up_and_refuses_those_of_other_sessions(wo
     data = load_dataset(work / "recompose" / "examples")
     value = recompose("replay", "--json", cwd=work).value
     assert len(data.pairs) == value["pairs"] == said.value["pairs"]
+    assert "raw, of preferences.jsonl: not curated; recompose curate" in " ".join(recompose("build", cwd=work).out.split())
+    recompose("curate", cwd=work)
+    assert "not curated" not in recompose("build", cwd=work).out
+    (work / "recompose" / "curated.jsonl").unlink()
     held = sum(len(example.anchored) for example in data.examples)
     lost = sum(n for name, n in said.value["skipped"].items() if name.startswith("anchor/"))
     assert held == said.value["anchors"] > 0 and held + lost == value["agreed"] + value["no_consensus"]

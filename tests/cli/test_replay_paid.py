@@ -259,3 +259,28 @@ def test_ctrl_c_says_what_is_kept_and_how_to_go_on(tmp_path: Path) -> None:
         rest = start(tmp_path, "--max-usd", "1", "--resume", "--json")
         assert rest.communicate(timeout=120) and rest.returncode == 0
         assert answered and not answered & {one.name for one in endpoint.seen[before:]} and len(answered_in(work)) == 36
+
+
+def test_a_wrong_address_is_told_with_its_reason_and_costs_a_handful_of_calls(tmp_path: Path, keyed: None) -> None:
+    """It answers 200 with something that is no answer: the ceiling is not eaten, not blamed, and what is lost can be settled by hand."""
+    with Endpoint(plan=lambda number, body: "no_choices") as endpoint:
+        prepare(tmp_path, endpoint.url, sessions=20, steps=5, sessions_at_once=4)
+        said = recompose("replay", "--max-usd", "3", cwd=tmp_path)
+        words = " ".join(said.err.replace("\u2502", " ").split())
+        assert said.code == 1 and "the body holds no answer" in words and endpoint.url in words and "base_url" in words
+        assert "--max-usd" not in words and len(endpoint.seen) <= 3 * (5 + 4)
+        num = len(endpoint.seen)
+        settled = recompose("replay", "--settle-lost", "0.002", "--json", cwd=tmp_path)
+        assert settled.code == 0 and settled.value["settled"] == num == len(endpoint.seen)
+        assert settled.value["booked_usd"] == pytest.approx(0.002)
+        assert recompose("replay", "--settle-lost", "-1", cwd=tmp_path).code == 2
+
+
+def test_a_bill_above_its_booking_is_told_by_name_and_ends_it_with_an_error(tmp_path: Path, keyed: None) -> None:
+    """The teachers' prices are set to a thousandth of what is billed: what came is in the files, and the exit code is no 0."""
+    with Endpoint(input_usd=1.0) as endpoint:
+        work = prepare(tmp_path, endpoint.url, sessions=6, steps=4, sessions_at_once=2)
+        said = recompose("replay", "--max-usd", "3", "--json", cwd=tmp_path)
+        assert said.code == 1 and "for a call that was booked at $" in said.value["stopped"]["what"], said.err
+        assert said.value["stopped"]["what"].split()[0] in TEACHERS and said.value["next"] == "recompose replay"
+        assert len(list(read_answers(work / "answers.jsonl"))) == len(endpoint.seen) <= 3 * 2

@@ -41,6 +41,8 @@ def build(*, common: Common = Common()) -> int:
     value = {**asdict(done), "held_out": split, "renderer": renderer.describe(), "kept_kinds": None if kept is None else sorted(kept)}
     _show(job, renderer, done, split)
     say_gate(job, kept)
+    if job.preferences in inputs:
+        job.screen.line(f" pairs    raw, of {job.preferences.name}: not curated; {job.command('curate')}", style="yellow")
     trains = done.examples or done.pairs
     return job.finish(value, wrote=[job.examples], next_command=job.command("train" if trains else "show site"))
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 from composer_replication.cli.hints_reader_files import write_readings
 from composer_replication.cli.job import Job
+from composer_replication.cli.replay_teachers import open_teacher
 from composer_replication.core.codec import read_sessions
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import ConfigError
@@ -47,7 +47,7 @@ def _teacher(job: Job, *, asking: bool) -> Teacher:
     if not settings.teacher:
         raise ConfigError("no reader is named", where="hints.reader.teacher", fix='give a name of [replay.teacher.NAME], e.g. "kimi"')
     (name, one), *_ = named_teachers(_of_reader(job), maker_of=family_of).items()
-    return OpenAICompatible(name, one, environ=os.environ if asking else None)
+    return open_teacher(name, one, asking=asking)
 
 
 def _of_reader(job: Job) -> Any:

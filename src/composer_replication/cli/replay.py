@@ -13,6 +13,7 @@ from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.problems import DONE, UsageError
 from composer_replication.cli.replay_ask import Told, check_plan, gather_answers
 from composer_replication.cli.replay_plan import Plan, open_plan
+from composer_replication.cli.replay_settle import settle
 from composer_replication.cli.replay_text import say_bill, say_outcomes
 from composer_replication.core.codec import record_to_json
 from composer_replication.core.jsonl import write_json, write_lines
@@ -27,7 +28,14 @@ from composer_replication.data.teachers.ledger import LEDGER_NAME, bought_keys
 from composer_replication.rollouts.envs.workshop.teachers import fails_here, gap_here
 
 
-def replay(*, estimate: bool = False, max_usd: float | None = None, resume: bool = False, common: Common = Common()) -> int:
+def replay(
+    *,
+    estimate: bool = False,
+    max_usd: float | None = None,
+    resume: bool = False,
+    settle_lost: float | None = None,
+    common: Common = Common(),
+) -> int:
     """What other models would have done: sessions.jsonl -> answers.jsonl, preferences.jsonl, anchors.jsonl.
 
     The teachers are those of replay.teachers: models behind an endpoint, the scripted players of the workshop, or a file of answers. Every
@@ -41,13 +49,18 @@ def replay(*, estimate: bool = False, max_usd: float | None = None, resume: bool
         The most that all calls of this work folder may cost together, in place of replay.max_usd. Exit code 4 when it is reached.
     resume
         Go on with the replay that was begun here, and refuse where its settings or sessions have changed since.
+    settle_lost
+        Ask nothing; book all calls that brought no answer at so many dollars together: what the provider's own bill says of them.
     """
     job = open_job(common)
+    for flag, usd in (("--max-usd", max_usd), ("--settle-lost", settle_lost)):
+        if usd is not None and not 0 <= usd < math.inf:
+            raise UsageError(f"{usd} is no amount of dollars", where=flag, fix=f"give a number, e.g. {flag} 2")
+    if settle_lost is not None:
+        return settle(job, settle_lost)
     job.need_file(job.sessions, verb="ingest")
     settings = job.config.replay
     if max_usd is not None:
-        if not (math.isfinite(max_usd) and max_usd >= 0):
-            raise UsageError(f"{max_usd} is no amount of dollars", where="--max-usd", fix="give a number, e.g. --max-usd 2")
         settings = settings.model_copy(update={"max_usd": max_usd})
     asking = not (estimate or job.dry_run)
     with ExitStack() as stack:
@@ -88,7 +101,7 @@ def _write(job: Job, plan: Plan, told: Told) -> int:
     write_json(job.work / "replay.json", counts)
     stopped = told.stopped
     shown = say_outcomes(job, plan, asked, told)
-    job.finish(shown, wrote=wrote, next_command=job.command("replay" if stopped else "build"))
+    job.finish(shown, wrote=wrote, next_command=job.command("replay" if stopped else "curate"))
     return DONE if stopped is None else stopped.exit_code
 
 

@@ -90,7 +90,10 @@ async def _gather(job: Job, plan: Plan) -> Told:
             ledger = stack.enter_context(Ledger(job.work / LEDGER_NAME, max_usd=settings.max_usd))
             lost = ledger.totals()
             if lost.num_lost:
-                told = f" {lost.num_lost} calls brought no answer and may have been billed: they stay booked at ${lost.lost_usd:.4f}"
+                told = (
+                    f" {lost.num_lost} earlier calls brought no answer and may have been billed: they stay booked at ${lost.lost_usd:.4f}"
+                )
+                told += "; settle them by the provider's bill: --settle-lost"
                 job.screen.line(told, style="yellow")
         seed = stage_seed(job.config.seed, "replay")
         asker = Asker(ledger, limits=limits_of(named.values()), patience=patience_of(settings), seed=seed)

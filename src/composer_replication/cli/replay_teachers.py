@@ -33,10 +33,11 @@ def open_teachers(settings: ReplaySettings, sessions: Sequence[Session], *, sand
                 fix='name models to ask, e.g. replay.teachers = ["kimi", "glm", "deepseek"], or leave replay out for these logs',
             )
         return scripted_teachers(sessions, sandbox)
-    return [_opened(name, one, asking=asking) for name, one in named_teachers(settings, maker_of=family_of).items()]
+    return [open_teacher(name, one, asking=asking) for name, one in named_teachers(settings, maker_of=family_of).items()]
 
 
-def _opened(name: str, settings: TeacherSettings, *, asking: bool) -> Teacher:
+def open_teacher(name: str, settings: TeacherSettings, *, asking: bool) -> Teacher:
+    """One model from its settings: behind an endpoint, or on this machine where its kind says so."""
     if settings.kind == "local":
         return _local(name, settings)
     return OpenAICompatible(name, settings, environ=os.environ if asking else None)
@@ -60,5 +61,5 @@ def open_judge(settings: ReplaySettings, teachers: Sequence[Teacher], *, asking:
         if kin:
             fix = "name a judge of another maker: one that sits at the table favours its own"
             raise ConfigError(f"judge {name!r} is of the family of teacher {kin[0]!r} ({one.family})", where="replay.judge", fix=fix)
-        return _opened(name, one, asking=asking)
+        return open_teacher(name, one, asking=asking)
     return None

@@ -65,6 +65,10 @@ class Request:
     about: str = ""
 
 
+MOST_TOKENS, MOST_USD = 10**9, 10_000.0
+"""More than any one call takes: what reports more does not know what it says."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """What a call took; None = not reported. `usd` is what was billed; `cached_tokens` of the input came from the provider's cache."""
@@ -86,7 +90,8 @@ class Reply:
 
     `problem` is "" for an answer that can be used, else why not: cut_off, empty, refused, bad_arguments, unknown_tool, no_name.
     `confidence` is the geometric mean of the probabilities of the answer's tokens, where the endpoint tells them. `raw` is the body as it
-    came. Example: Reply(turn=Turn(role="assistant", author="glm-5", blocks=(ToolCall(...),)), usage=Usage(usd=0.002))
+    came. `family` is that of its author where the teacher knows it to be another than its own; it is not kept.
+    Example: Reply(turn=Turn(role="assistant", author="glm-5", blocks=(ToolCall(...),)), usage=Usage(usd=0.002))
     """
 
     turn: Turn
@@ -95,6 +100,7 @@ class Reply:
     provider: str = ""
     confidence: float | None = None
     raw: str = ""
+    family: str = ""
 
 
 class Teacher(Protocol):

@@ -275,3 +275,31 @@ def test_requests_of_one_session_differ_only_by_their_vote(session: Session) -> 
     assert [request.sample for request in asked] == [0, 1, 2]
     assert len({json.dumps({**request_to_json(request), "sample": 0}) for request in asked}) == 1
     assert len({request.about for request in asked}) == 3
+
+
+def test_a_flag_on_the_whole_message_does_not_bypass_what_the_rules_say_of_its_calls(tmp_path: Path) -> None:
+    """Two calls in parallel, both rejected by the human: "call": null is dropped; where one call is a mistake the hint is for that one."""
+    log = new_log()
+    log.human("Please add a flag to the setup.")
+    no = "The user doesn't want to proceed with this tool use."
+    log.act("", *(Call("Read", {"file_path": path}, no, is_error=True) for path in ("a.go", "b.go")))
+    log.act("Done.")
+    session = read_log(tmp_path, log)
+    (turn,) = [number for number, one in enumerate(session.turns) if len(one.calls) == 2]
+    evidence = max(ref.result_turn or 0 for ref in session.calls().values())
+    first, second = (call.id for call in session.turns[turn].calls)
+
+    def ruled(**categories: str) -> Any:
+        sites = [
+            rule_site(session, turn=turn, call_id=call, evidence=(evidence,), category=category, kind="x")
+            for call, category in zip((first, second), categories.values(), strict=False)
+        ]
+        hint = "Look at what stands in the folder before you read from it."
+        return written(session, lambda text, vote: {"mistakes": [mistake(turn, None, evidence, hint=hint)]}, tuple(sites))
+
+    cleared = ruled(a="rejected", b="rejected")
+    assert (cleared.sites, cleared.hints, cleared.contradicted) == ((), (), 1)
+    mixed = ruled(a="rejected", b="mistake")
+    assert [site.call_id for site in mixed.sites] == [second] and mixed.contradicted == 0
+    unknown = ruled(a="rejected")  # the rules say nothing of the other call
+    assert [(site.call_id, site.detector) for site in unknown.sites] == [(None, "reader")]

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from composer_replication.core.codec import record_to_json
 from composer_replication.core.config.rollouts import ReplaySettings
 from composer_replication.core.errors import DataError, TeacherError
+from composer_replication.core.jsonl import write_lines
 from composer_replication.core.redact import Redactor
 from composer_replication.core.site import Answer
 from composer_replication.core.teacher import FREE, Price, Reply, Request
@@ -53,7 +55,7 @@ def other(request: Request) -> Turn:
 
 def teacher(name: str, act: Callable[[Request], Turn], *, price: Price = CENT, **facts: Any) -> Made:
     async def answer(request: Request) -> Reply:
-        return Reply(turn=act(request), usage=reply(usd=0.001).usage, **facts)
+        return Reply(turn=act(request), usage=reply(usd=0.0 if price.free else 0.001).usage, **facts)
 
     return Made(answer, name=name, family=name, price=price, salt=name)
 
@@ -273,3 +275,48 @@ def test_a_second_run_with_the_same_redactor_key_buys_nothing(tmp_path: Path) ->
     how = SETTINGS.model_copy(update={"gate": "none"})
     first, second = (run(tmp_path, [secret], [teacher("a", other)], how) for _ in range(2))
     assert first.counts == {"bought": 3} and second.counts == {"kept": 3}
+
+
+CLAUDE, OTHER = "anthropic/claude-opus-4-5-20251101", "moonshotai/kimi-k2.6"
+
+
+def fallen_back(request: Request, *, to: str, act: Callable[[Request], Turn] = other) -> Turn:
+    return replace(act(request), author=to)
+
+
+def test_the_family_is_that_of_the_model_that_answered(tmp_path: Path) -> None:
+    """A router that falls back to the trace's own maker, or to another teacher's, brings that family's vote and no second one."""
+    own = teacher("a", lambda request: fallen_back(request, to=CLAUDE))
+    same = teacher("b", lambda request: fallen_back(request, to=OTHER))
+    honest = replace(teacher("c", lambda request: fallen_back(request, to="kimi-k2")), family="moonshot")
+    how = SETTINGS.model_copy(update={"gate": "none", "min_families": 2})
+    session = talk(steps=1, author="claude-opus-4-5")
+    gathered = run(tmp_path, [session], [own, same, honest], how)
+    assert [answer.family for answer in gathered.answers] == ["anthropic", "moonshot", "moonshot"]
+    assert gathered.counts["own_family answered"] == 1
+    (asked,) = replay([session], lookup(gathered.answers), min_families=2)
+    assert asked.outcome == "too_few_families"
+    path = tmp_path / "answers.jsonl"
+    write_lines(path, map(record_to_json, gathered.answers))
+    again = run(tmp_path, [session], recorded_teachers(path), how)
+    assert again.counts["own_family"] == 1 and [one.family for one in again.answers] == ["moonshot", "moonshot"]
+
+
+def test_a_first_answer_of_the_traces_own_maker_does_not_close_the_gate(tmp_path: Path) -> None:
+    first = teacher("a", lambda request: fallen_back(request, to=CLAUDE, act=same_as_student))
+    rest = [teacher(name, other) for name in "bcd"]
+    gathered = run(tmp_path, [talk(steps=1, author="claude-opus-4-5")], [first, *rest])
+    assert who(gathered) == ["a", "b", "c", "d"]
+
+
+def test_answers_of_one_teacher_may_be_of_two_families_where_their_authors_are(tmp_path: Path) -> None:
+    answers = [
+        Answer(site_id=f"s1:{n}:-", teacher="a", family=family, turn=replace(calling("read"), author=author))
+        for n, (family, author) in enumerate([("zhipu", "glm-5"), ("zhipu", "x"), ("anthropic", CLAUDE)])
+    ]
+    write_lines(tmp_path / "a", map(record_to_json, answers))
+    (one,) = recorded_teachers(tmp_path / "a")
+    assert one.family == "zhipu"
+    write_lines(tmp_path / "b", map(record_to_json, [*answers, replace(answers[0], site_id="s1:9:-", family="other")]))
+    with pytest.raises(DataError, match="two families"):
+        recorded_teachers(tmp_path / "b")

@@ -54,6 +54,19 @@ def judge(says: Callable[[str, str], Any], asked: list[tuple[str, str]], *, fami
     return Made(act, name="j", family=family, price=Price(request_usd=price), salt="j")
 
 
+def test_another_model_than_the_judge_that_was_named_says_nothing(tmp_path: Path) -> None:
+    """A router fell back to a model that may be of the trace's own family, or of an answer's."""
+    asked: list[tuple[str, str]] = []
+    umpire = judge(lambda one, other: True, asked)
+
+    async def act(request: Request) -> Reply:
+        told = await umpire.ask(request)
+        return replace(told, turn=replace(told.turn, author="claude-opus-4-5"))
+
+    told = judged(tmp_path, session(say("own")), answers("x", "y", "z"), replace(umpire, act=act, name="other"))
+    assert asked and told.counts["another model"] == len(asked) and not any(said for at in told.said.values() for said in at.values())
+
+
 def first_word(one: str, other: str) -> bool:
     return one.split()[0] == other.split()[0]
 

@@ -47,6 +47,7 @@ class Endpoint:
     delay_s: float = 0.0
     retry_after: str = "0.01"
     echo_key: bool = False
+    input_usd: float = INPUT_USD
     seen: list[Seen] = field(default_factory=list)
     at_once: int = 0
     most_at_once: int = 0
@@ -106,7 +107,7 @@ class Endpoint:
         how = self.plan(len(self.seen), body)
         tokens = len(json.dumps(body["messages"])) // 4
         cached = tokens // 2
-        usd = (tokens - cached * 0.9) * INPUT_USD + OUTPUT_TOKENS * OUTPUT_USD
+        usd = (tokens - cached * 0.9) * self.input_usd + OUTPUT_TOKENS * OUTPUT_USD
         free = how in ("429", "500") or how.startswith("4") or how == "error_in_200"
         seen = Seen(name_of(body), body["model"], body, key, how, 0.0 if free else usd, False)
         self.seen.append(seen)

@@ -12,7 +12,7 @@ import pytest
 
 from composer_replication.core.errors import BudgetError, TeacherError
 from composer_replication.core.teacher import Reply, Request
-from composer_replication.data.teachers.asking import Asker, Limits, Patience
+from composer_replication.data.teachers.asking import IN_VAIN, Asker, Limits, Patience
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
 from tests.data.teachers.made import Made, reply, request, says
 
@@ -204,3 +204,71 @@ def test_room_under_the_ceiling_is_waited_for_while_calls_are_in_flight(tmp_path
 def test_answers_of_a_teacher_without_identity_are_not_kept(ledger: Ledger) -> None:
     bought = run(Asker(ledger).ask(says(salt=""), request()))
     assert bought.reply.turn.text == "Done." and ledger.totals().num_answers == 0
+
+
+def test_after_a_bill_above_its_booking_a_teacher_is_not_asked_any_more(ledger: Ledger) -> None:
+    """A dollar was booked and 5 are billed: the answer is kept, it is told by name, and neither this request nor another is sent."""
+    teacher, asked = acting(reply(usd=5.0), reply())
+
+    async def work() -> None:
+        asker = Asker(ledger, patience=QUICK)
+        for text in ("a", "b"):
+            with pytest.raises(TeacherError, match=r"made billed \$5 for a call that was booked at \$1") as caught:
+                await asker.ask(teacher, request(text))
+            assert caught.value.for_all and not caught.value.again and caught.value.exit_code
+        kept = asker.kept(teacher, request("a"))
+        assert kept is not None and kept.usd == 5.0
+        assert (await asker.ask(says(name="other", salt="other"), request("b"))).usd == 0.25  # others may be asked
+
+    run(work())
+    assert len(asked) == 1 and ledger.totals().spent_usd == 5.25
+
+
+def test_a_bill_of_exactly_the_booking_is_none_above_it(ledger: Ledger) -> None:
+    teacher, asked = acting(reply(usd=1.0), reply(usd=1.0 + 1e-9))
+    for text in ("a", "b"):
+        run(Asker(ledger, patience=QUICK).ask(teacher, request(text)))
+    assert len(asked) == 2
+
+
+def test_a_teacher_whose_first_calls_are_all_lost_is_not_asked_any_more(ledger: Ledger) -> None:
+    teacher, asked = acting(*[cut() for _ in range(IN_VAIN)])
+
+    async def work() -> None:
+        asker = Asker(ledger, patience=QUICK)
+        with pytest.raises(TeacherError, match="broke off"):
+            await asker.ask(teacher, request("a"))  # QUICK.attempts of them
+        for text in "bc":
+            with pytest.raises(TeacherError, match=r"first calls of made \(5\) brought no answer .* broke off .*base_url") as caught:
+                await asker.ask(teacher, request(text))
+            assert caught.value.for_all and "--max-usd" not in str(caught.value)
+
+    run(work())
+    assert len(asked) == IN_VAIN == ledger.totals().num_lost
+
+
+def test_calls_that_are_free_or_come_after_an_answer_do_not_end_the_asking(ledger: Ledger) -> None:
+    steps = [*[busy() for _ in range(9)], reply(usd=0.1), *[cut() for _ in range(9)], reply(usd=0.1)]
+    teacher, asked = acting(*steps)
+    patient = Patience(attempts=10, first_wait_s=0.0001)
+
+    async def work() -> None:
+        asker = Asker(ledger, patience=patient)
+        for text in "ab":
+            assert (await asker.ask(teacher, request(text))).usd == 0.1
+
+    run(work())
+    assert len(asked) == len(steps)
+
+
+def test_a_ceiling_that_lost_calls_reached_is_not_blamed(tmp_path: Path) -> None:
+    """Two dollars are gone for two calls that brought nothing: this run names the teacher, the next one the ledger and what it holds."""
+    with Ledger(tmp_path / LEDGER_NAME, max_usd=2.0) as small:
+        teacher, asked = acting(cut(), cut())
+        with pytest.raises(TeacherError, match=r"first calls of made \(2\) brought no answer"):
+            run(Asker(small, patience=QUICK).ask(teacher, request()))
+        with pytest.raises(
+            BudgetError, match=r"2 calls that brought no answer, the last one of made \(the answer broke off\).*--settle-lost"
+        ) as over:
+            run(Asker(small, patience=QUICK).ask(teacher, request()))
+        assert "raise --max-usd" not in str(over.value) and len(asked) == 2

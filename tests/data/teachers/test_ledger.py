@@ -162,7 +162,8 @@ def test_what_a_call_cost() -> None:
     price = Price(input_usd_per_mtok=1e6, output_usd_per_mtok=2e6)
     assert cost_of(Usage(usd=0.5, input_tokens=9, output_tokens=9), price, 7.0) == (0.5, "reported")
     assert cost_of(Usage(input_tokens=2, output_tokens=1), price, 7.0) == (4.0, "tokens")
-    for unknown in (Usage(), Usage(usd=float("nan")), Usage(usd=-1.0), Usage(usd=float("inf"), input_tokens=1)):
+    for unknown in (Usage(), Usage(usd=float("nan")), Usage(usd=-1.0), Usage(usd=float("inf"), input_tokens=1), Usage(usd=1e11),
+                    Usage(usd=1e300, input_tokens=1, output_tokens=1), Usage(input_tokens=10**25, output_tokens=1)):  # fmt: skip
         assert cost_of(unknown, price, 7.0) == (7.0, "worst_case")
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +15,11 @@ from composer_replication.core.config.teachers import TeacherSettings
 from composer_replication.core.errors import ConfigError, TeacherError
 from composer_replication.core.teacher import Reply, Request, Usage, request_key, worst_usd
 from composer_replication.core.trace import Opaque, Text, ToolCall
+from composer_replication.data.teachers.ledger import Call, Ledger
 from composer_replication.data.teachers.openai_compatible import OpenAICompatible, retry_after_s
+from composer_replication.data.teachers.wire import read_reply
 from tests.data.teachers.endpoint import INPUT_USD, OUTPUT_USD, Endpoint
-from tests.data.teachers.made import READ, request
+from tests.data.teachers.made import READ, request, says
 
 KEY = "sk-planted-" + "7hJ2mQ9x" * 4
 ENVIRON = {"ROUTER_KEY": KEY, "HOME": "/home/dev"}
@@ -113,7 +116,7 @@ def test_a_plain_endpoint_gets_no_preferences_and_needs_no_key(endpoint: Endpoin
 )
 def test_what_each_failure_means(endpoint: Endpoint, behaviour: str, again: bool, billed: bool, for_all: bool) -> None:
     error = fails(endpoint, behaviour)
-    assert (error.again, error.billed, error.for_all) == (again, billed, for_all) and "glm at 127.0.0.1" in error.where
+    assert (error.again, error.billed, error.for_all) == (again, billed, for_all) and error.where == f"glm at {endpoint.url}"
 
 
 def test_nothing_listens_there() -> None:
@@ -150,6 +153,26 @@ def test_missing_usage_is_not_reported_and_not_nothing(endpoint: Endpoint) -> No
     endpoint.plan = lambda number, body: "no_cost"
     usage = ask(endpoint).usage
     assert usage.usd is None and usage.output_tokens == 20
+
+
+@pytest.mark.parametrize(
+    "absurd",
+    [
+        {"cost": 1e300}, {"cost": 1e11}, {"cost": 10**400}, {"cost": float("nan")}, {"cost": float("inf")}, {"cost": -1},
+        {"prompt_tokens": 10**25}, {"completion_tokens": -7}, {"prompt_tokens_details": {"cached_tokens": 10**25}},
+        {"cost": 0.5, "is_byok": True, "cost_details": {"upstream_inference_cost": 1e300}},
+    ],
+)  # fmt: skip
+def test_absurd_numbers_are_not_believed_and_the_answer_is_kept_at_its_worst_case(tmp_path: Path, absurd: dict[str, Any]) -> None:
+    usage = {"prompt_tokens": 9, "completion_tokens": 2, "cost": 0.01, **absurd}
+    logprobs = {"content": [{"logprob": -(10**400)}]}
+    choice = {"message": {"role": "assistant", "content": "Done."}, "finish_reason": "stop", "logprobs": logprobs}
+    got = read_reply(json.dumps({"choices": [choice], "usage": usage}).encode(), request=ASKED, model="m")
+    assert got.usage == Usage() and got.turn.text == "Done." and got.confidence is None
+    with Ledger(tmp_path / "ledger", max_usd=2.0) as ledger:
+        held = ledger.reserve("key", teacher=says(), request=ASKED, patience_s=9.0)
+        assert isinstance(held, Call) and ledger.settle(held, got, price=says().price) == 1.0
+        assert ledger.totals().num_answers == 1
 
 
 def test_the_worst_case_is_more_than_any_bill(endpoint: Endpoint) -> None:

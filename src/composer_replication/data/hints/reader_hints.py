@@ -41,8 +41,9 @@ def write_reader_hints(session: Session, reading: Reading, *, sites: Iterable[Si
     drafts: list[Draft] = []
     contradicted = 0
     for flag in reading.flags:
-        site = known.get((flag.turn, flag.call_id))
-        if site is not None and site.category not in TARGET_CATEGORIES:
+        ruled = _ruled(session, flag, known)
+        site = next((one for one in ruled if one.category in TARGET_CATEGORIES), None)
+        if ruled and site is None:
             contradicted += 1
             continue
         site = site or _site(session, flag)
@@ -62,6 +63,15 @@ def write_reader_hints(session: Session, reading: Reading, *, sites: Iterable[Si
         refused=tuple(refusal for site_id, refusal in refused.items() if site_id not in kept),
         contradicted=contradicted,
     )
+
+
+def _ruled(session: Session, flag: Flag, known: Mapping[tuple[int, str | None], Site]) -> list[Site]:
+    """The rules' word on what a flag names: its site, or for a whole message the sites of its calls, where the rules know every one."""
+    if (site := known.get((flag.turn, flag.call_id))) is not None:
+        return [site]
+    calls = session.turns[flag.turn].calls if flag.call_id is None else ()
+    found = [known[flag.turn, call.id] for call in calls if (flag.turn, call.id) in known]
+    return found if len(found) == len(calls) else []
 
 
 def _site(session: Session, flag: Flag) -> Site:

@@ -47,10 +47,32 @@ def family_of(model: str | None) -> str:
     """
     if not model or model in _NOT_A_MODEL:
         return ""
-    name = model.lower()
-    for part in reversed(re.split(r"[/:@]", name)):  # the last part names the model, those before it a service or a maker
+    return known_maker(model) or model.lower()
+
+
+def known_maker(model: str) -> str:
+    """The maker of a model by its id where the table knows it, else "".
+
+    >>> known_maker("z-ai/glm-5.2"), known_maker("my-own-model")
+    ('zhipu', '')
+    """
+    for part in reversed(re.split(r"[/:@]", model.lower())):  # the last part names the model, those before it a service or a maker
         for start in (match.start() for match in re.finditer(r"(?<![a-z])[a-z]", part)):
             for family, rule in _RULES:
                 if rule.match(part, start):
                     return family
-    return name
+    return ""
+
+
+def who_answered(family: str, *, asked: str, reported: str | None) -> str:
+    """The family of an answer: the teacher's, or that of the model which the server says it was, where that is another maker's.
+
+    A router may fall back to another model, an alias may stand for any. A name that the table does not know changes nothing.
+
+    >>> who_answered("zhipu", asked="z-ai/glm-5.2", reported="anthropic/claude-opus-4-5")
+    'anthropic'
+    >>> who_answered("glm", asked="glm-5", reported="glm-5-0711"), who_answered("mine", asked="alias", reported="some-server")
+    ('glm', 'mine')
+    """
+    maker = known_maker(reported or "")
+    return family if not maker or maker in (family, known_maker(family), known_maker(asked)) else maker

@@ -46,7 +46,7 @@ def still_open(place: Place, *, left: int, min_families: int, tiers: Sequence[Ti
     Not where the first that could be used did what the student did: others who contradict both are rare, and few of them are right. Not
     where so many agree on something else that those left cannot change it, and not where no action can reach `min_families` at any tier.
     """
-    sure = [answer for answer in place.answers if usable(answer, min_confidence=min_confidence)]
+    sure = [answer for answer in _others(place) if usable(answer, min_confidence=min_confidence)]
     if not sure:
         return left >= min_families
     if not left or agrees(place, sure[0], tiers=tiers):
@@ -66,11 +66,16 @@ def still_open(place: Place, *, left: int, min_families: int, tiers: Sequence[Ti
 
 def worth_judging(place: Place, *, min_families: int, need_evidence: bool, gaps: bool) -> bool:
     """Whether a judge could make a pair of the answers at a place, if it found those the same that are not the student's."""
-    others = [answer for answer in place.answers if not place.own_family or answer.family != place.own_family]
+    others = _others(place)
     num_families = len({answer.family for answer in others})
     if no_pair_for(place, num_families=num_families, min_families=min_families, need_evidence=need_evidence, gaps=gaps):
         return False
     return _votes(place, others, "judge").may_pair(0, min_families=min_families)
+
+
+def _others(place: Place) -> list[Answer]:
+    """The answers that count: those of another family than the student's, whoever was asked."""
+    return [answer for answer in place.answers if not place.own_family or answer.family != place.own_family]
 
 
 @dataclass(frozen=True, slots=True)

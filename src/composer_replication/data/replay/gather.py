@@ -24,11 +24,12 @@ from composer_replication.core.config.rollouts import ReplaySettings
 from composer_replication.core.errors import BudgetError, ComposerError, TeacherError
 from composer_replication.core.redact import Redactor
 from composer_replication.core.site import Answer
-from composer_replication.core.teacher import REFUSED, Bought, Request, Teacher
+from composer_replication.core.teacher import REFUSED, Bought, Reply, Request, Teacher
 from composer_replication.core.trace import Session, Turn
 from composer_replication.data.ingestion.redaction import redact_session
 from composer_replication.data.replay.agree import Place, Tier
 from composer_replication.data.replay.ask import failed_turns, place_of
+from composer_replication.data.replay.families import who_answered
 from composer_replication.data.replay.gate import agrees, no_pair_for, still_open, usable
 from composer_replication.data.replay.prompt import Budget, Prompt, Prompts
 from composer_replication.data.replay.steps import Step
@@ -160,6 +161,8 @@ class _Run:
         if not answer.problem and (detail := self.refuse(session, answer.turn)):
             answer = replace(answer, problem=f"{REFUSED}{detail}")
         self._count(bought, answer)
+        if answer.family == one.place.own_family:
+            self.counts["own_family answered"] += 1
         one.place = replace(one.place, answers=(*one.place.answers, answer))
         return True
 
@@ -170,10 +173,12 @@ class _Run:
         try:
             return await self.asker.ask(teacher, request)
         except TeacherError as error:
-            self.counts["failed"] += 1
-            self.counts[f"failed: {error.what}"] += 1
             if error.for_all:
                 self.stopped = self.stopped or error
+            if (came := self.asker.kept(teacher, request)) is not None:  # it was billed above its booking, and it is an answer
+                return replace(came, now=True)
+            self.counts["failed"] += 1
+            self.counts[f"failed: {error.what}"] += 1
         except BudgetError as error:
             self.stopped = self.stopped or error
         return None
@@ -200,7 +205,11 @@ class _Run:
 
     def _agrees(self, place: Place) -> bool:
         first = place.answers[0]
-        return usable(first, min_confidence=self.settings.min_confidence) and agrees(place, first, tiers=self._tiers(place))
+        return (
+            first.family != place.own_family
+            and usable(first, min_confidence=self.settings.min_confidence)
+            and agrees(place, first, tiers=self._tiers(place))
+        )
 
     def _tiers(self, place: Place) -> Sequence[Tier]:
         """The tiers that a place is weighed by: a judge has no say over its own family."""
@@ -214,12 +223,12 @@ class _Run:
 
 
 def answer_of(teacher: Teacher, request: Request, bought: Bought) -> Answer:
-    """A reply as it is written to answers.jsonl."""
+    """A reply as it is written to answers.jsonl; its family is that of the model which the server says it was."""
     reply, usage = bought.reply, bought.reply.usage
     return Answer(
         site_id=request.about,
         teacher=teacher.name,
-        family=teacher.family,
+        family=family_that_answered(teacher, reply),
         turn=reply.turn,
         usd=bought.usd,
         problem=reply.problem,
@@ -230,6 +239,14 @@ def answer_of(teacher: Teacher, request: Request, bought: Bought) -> Answer:
         output_tokens=usage.output_tokens,
         request=bought.key,
     )
+
+
+def family_that_answered(teacher: Teacher, reply: Reply) -> str:
+    """The family whose vote a reply is; a teacher without a model in its identity, e.g. a script, answers itself."""
+    asked = teacher.identity.get("model")
+    if not isinstance(asked, str):
+        return reply.family or teacher.family
+    return who_answered(teacher.family, asked=asked, reported=reply.turn.author)
 
 
 async def gather(

@@ -29,6 +29,7 @@ from composer_replication.data.ingestion.redaction import redact_session
 from composer_replication.data.replay.actions import Action, canonical
 from composer_replication.data.replay.agree import Judge, Place, weigh_place
 from composer_replication.data.replay.gate import worth_judging
+from composer_replication.data.replay.gather import family_that_answered
 from composer_replication.data.teachers.asking import Asker
 
 CONTEXT_MESSAGES, CONTEXT_BYTES, MESSAGE_BYTES = 8, 8_000, 8_000
@@ -144,6 +145,9 @@ class _Run:
             return None
         self.usd[(place.session_id, place.turn)] += bought.usd
         self.counts["bought" if bought.now else "kept"] += 1
+        if family_that_answered(self.teacher, bought.reply) != self.teacher.family:  # perhaps one that judges its own
+            self.counts["another model"] += 1
+            return None
         said = read_word(bought.reply)
         self.counts[{True: "same", False: "different", None: "undecided"}[said]] += 1
         return said

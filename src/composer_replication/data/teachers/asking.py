@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -21,7 +22,10 @@ from composer_replication.core.errors import BudgetError, TeacherError
 from composer_replication.core.teacher import Bought, Request, Teacher, request_key
 from composer_replication.data.teachers.ledger import Busy, Call, Ledger
 
+IN_VAIN = 5
+"""So many calls at the beginning that may be billed and bring no answer are enough: the next ones would be lost, too."""
 _POLL_S = 0.05
+_ROUNDING_USD = 1.5e-9
 _BOOK_LONGER_S = 60.0
 """A call counts as asked by somebody for so much longer than its time-out."""
 
@@ -102,6 +106,8 @@ class Asker:
         self._limits, self._gates = dict(limits or {}), dict[str, Gate]()
         self._rng = random.Random(seed)
         self._in_flight = 0
+        self._answered, self._in_vain = set[str](), defaultdict[str, list[TeacherError]](list)
+        self._given_up: dict[str, TeacherError] = {}
         self._ended = asyncio.Event()
 
     def kept(self, teacher: Teacher, request: Request) -> Bought | None:
@@ -141,14 +147,14 @@ class Asker:
             async with asyncio.timeout(self.patience.timeout_s):
                 reply = await teacher.ask(request)
             usd = ledger.settle(held, reply, price=teacher.price)
-            return Bought(reply=reply, usd=usd, key=key)
         except TimeoutError as error:
             what = f"no answer within {self.patience.timeout_s:g} s"
             ledger.lose(held, why=what)
-            raise TeacherError(what, where=teacher.name, fix="raise its timeout_s", again=True, billed=True) from error
+            late = TeacherError(what, where=_where(teacher), fix="raise its timeout_s", again=True, billed=True)
+            raise self._lost(teacher, late) from error
         except TeacherError as error:
             (ledger.lose if error.billed else ledger.free)(held, why=error.what)
-            raise
+            raise self._lost(teacher, error) if error.billed else error from None
         except BaseException as error:  # cancelled, interrupted, or a fault of the teacher's code: it may have been billed
             ledger.lose(held, why=type(error).__name__)
             raise
@@ -156,17 +162,55 @@ class Asker:
             self._in_flight -= 1
             self._ended.set()
             self._ended = asyncio.Event()
+        self._answered.add(teacher.name)
+        if usd > held.worst_usd + _ROUNDING_USD:
+            raise self._give_up(teacher, _above(teacher, booked=held.worst_usd, billed=usd))
+        return Bought(reply=reply, usd=usd, key=key)
+
+    def _lost(self, teacher: Teacher, error: TeacherError) -> TeacherError:
+        """The error of a call that may be billed, or what ends the asking where there were only such calls."""
+        if teacher.name in self._answered:
+            return error
+        lost = self._in_vain[teacher.name]
+        lost.append(error)
+        return error if len(lost) < IN_VAIN else self._give_up(teacher, _only_in_vain(teacher, lost))
+
+    def _give_up(self, teacher: Teacher, error: TeacherError) -> TeacherError:
+        return self._given_up.setdefault(teacher.name, error)
 
     async def _reserve(self, ledger: Ledger, teacher: Teacher, request: Request, key: str) -> Call | Bought:
         while True:
             ended = self._ended
+            if (reason := self._given_up.get(teacher.name)) is not None:
+                raise reason
             try:
                 held = ledger.reserve(key, teacher=teacher, request=request, patience_s=self.patience.timeout_s + _BOOK_LONGER_S)
-            except BudgetError:
+            except BudgetError as error:
                 if not self._in_flight:
+                    if (lost := self._in_vain[teacher.name]) and not self._answered:  # nothing but lost calls reached the ceiling
+                        raise self._give_up(teacher, _only_in_vain(teacher, lost)) from error
                     raise
                 await ended.wait()
                 continue
             if not isinstance(held, Busy):
                 return held
             await asyncio.sleep(_POLL_S)
+
+
+def _where(teacher: Teacher) -> str:
+    return f"{teacher.name} at {teacher.provider}"
+
+
+def _above(teacher: Teacher, *, booked: float, billed: float) -> TeacherError:
+    what = (
+        f"{teacher.name} billed ${billed:.6g} for a call that was booked at ${booked:.6g}: its prices are set too low, and no ceiling holds"
+    )
+    fix = "the answer is kept; set max_input_usd_per_mtok, max_output_usd_per_mtok and max_request_usd to what it really costs"
+    return TeacherError(what, where=_where(teacher), fix=fix, again=False, billed=True, for_all=True)
+
+
+def _only_in_vain(teacher: Teacher, lost: Sequence[TeacherError]) -> TeacherError:
+    last = lost[-1]
+    what = f"the first calls of {teacher.name} ({len(lost)}) brought no answer and may have been billed, the last one: {last.what}"
+    fix = "look whether its base_url is the address of a chat-completions endpoint; a higher ceiling does not help"
+    return TeacherError(what, where=last.where or _where(teacher), fix=fix, again=False, billed=True, for_all=True)

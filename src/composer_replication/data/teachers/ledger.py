@@ -29,6 +29,7 @@ from typing import Any, Literal
 
 from composer_replication.core.errors import BudgetError, DataError
 from composer_replication.core.teacher import (
+    MOST_USD,
     Bought,
     Price,
     Reply,
@@ -290,10 +291,18 @@ class Ledger:
     def _over(self, worst: int, booked: int) -> BudgetError:
         totals = self.totals()
         parts = f"${totals.spent_usd:.4f} spent, ${totals.in_flight_usd:.4f} in flight, ${totals.lost_usd:.4f} lost"
+        fix = "everything bought so far is kept: raise --max-usd and run the same command again"
+        if totals.lost_usd > totals.spent_usd:
+            last = "SELECT teacher, why FROM calls WHERE state = 'lost' ORDER BY ended DESC, id DESC LIMIT 1"
+            teacher, why = self._db.execute(last).fetchone()
+            fix = (
+                f"most of it is booked for {totals.num_lost} calls that brought no answer, the last one of {teacher} ({why}): look at its "
+                "address, then book what the provider's bill says of them: recompose replay --settle-lost DOLLARS"
+            )
         return BudgetError(
             f"the ceiling of ${self.max_usd:g} is reached: {parts}; the next call could cost ${worst / NANO:.4f}",
             where=str(self.path),
-            fix="everything bought so far is kept: raise --max-usd and run the same command again",
+            fix=fix,
         )
 
 
@@ -323,13 +332,17 @@ def to_nano(usd: float) -> int:
 def cost_of(usage: Usage, price: Price, worst: float) -> tuple[float, Basis]:
     """What a call cost, and how that is known: reported, from its tokens at full price, or unknown and so the worst case.
 
+    A cost that no call has (below 0, above MOST_USD, no number) makes its tokens no better: that is the worst case, too.
+
     >>> cost_of(Usage(input_tokens=1000, output_tokens=10), Price(input_usd_per_mtok=1.0), 0.5)
     (0.001, 'tokens')
     """
-    if usage.usd is not None and math.isfinite(usage.usd) and usage.usd >= 0:
+    if usage.usd is not None and 0 <= usage.usd <= MOST_USD:
         return usage.usd, "reported"
-    if usage.input_tokens is not None and usage.output_tokens is not None:
-        return price.usd(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens), "tokens"
+    if usage.usd is None and usage.input_tokens is not None and usage.output_tokens is not None:
+        usd = price.usd(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
+        if 0 <= usd <= MOST_USD:
+            return usd, "tokens"
     return worst, "worst_case"
 
 

@@ -157,7 +157,7 @@ class OpenAICompatible:
         )
 
     def _error(self, what: str, **facts: Any) -> TeacherError:
-        return TeacherError(what, where=f"{self.name} at {self.provider}", **facts)
+        return TeacherError(what, where=f"{self.name} at {self.settings.base_url}", **facts)
 
     def _without_key(self, body: bytes) -> bytes:
         """The body without the key, as it stands there or behind JSON's escapes."""

@@ -8,6 +8,7 @@ They know a place by its name, not by its prompt. Where the file holds no answer
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,18 +48,24 @@ class Recorded:
             input_tokens=answer.input_tokens, output_tokens=answer.output_tokens, cached_tokens=answer.cached_tokens, usd=answer.usd
         )
         problem = "" if answer.problem.startswith(REFUSED) else answer.problem  # this run's recipe judges anew
-        return Reply(turn=answer.turn, usage=usage, problem=problem, provider=answer.provider, confidence=answer.confidence)
+        facts = {"provider": answer.provider, "confidence": answer.confidence, "family": answer.family}
+        return Reply(turn=answer.turn, usage=usage, problem=problem, **facts)
 
 
 def recorded_teachers(path: Path) -> tuple[Recorded, ...]:
-    """The teachers of an answers file; raises DataError where one name has two families or answers a place twice."""
+    """The teachers of an answers file; raises DataError where one name has two families or answers a place twice.
+
+    Answers by another author may be of another family, because the server had another model answer; the teacher's is the most usual one.
+    """
     by_name: dict[str, dict[str, Answer]] = {}
-    families: dict[str, str] = {}
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    families: dict[tuple[str, str | None], str] = {}
     for answer in read_answers(path):
-        if families.setdefault(answer.teacher, answer.family) != answer.family:
+        found[answer.teacher][answer.family] += 1
+        if families.setdefault((answer.teacher, answer.turn.author), answer.family) != answer.family:
             raise DataError(f"teacher {answer.teacher!r} has two families", where=str(path))
         answers = by_name.setdefault(answer.teacher, {})
         if answer.site_id in answers:
             raise DataError(f"teacher {answer.teacher!r} answers {answer.site_id} twice", where=str(path), fix="keep one of them")
         answers[answer.site_id] = answer
-    return tuple(Recorded(name, families[name], answers) for name, answers in by_name.items())
+    return tuple(Recorded(name, found[name].most_common(1)[0][0], answers) for name, answers in by_name.items())

@@ -18,13 +18,14 @@ from typing import Any
 
 from composer_replication.core.errors import TeacherError
 from composer_replication.core.jsonl import dumps
-from composer_replication.core.teacher import Reply, Request, Usage
+from composer_replication.core.teacher import MOST_TOKENS, MOST_USD, Reply, Request, Usage
 from composer_replication.core.trace import Block, Opaque, Text, ToolCall, ToolResult, ToolSpec, Turn
 from composer_replication.data.chat import tool_to_chat
 
 JSON = Any
 NO_RESULT = "[no result was recorded]"
 LOST_CALL = "[result of a call that is not in view]"
+_LEAST_LOGPROB = 1e9
 _NO_PARAMETERS: Mapping[str, JSON] = {"type": "object", "properties": {}}
 
 
@@ -162,7 +163,7 @@ def _arguments(given: JSON) -> Mapping[str, JSON] | None:
 
 
 def read_usage(value: JSON) -> Usage:
-    """Tokens and cost as reported; what is missing or no number is None.
+    """Tokens and cost as reported; what is missing or no number is None, and where one number is absurd none of them is believed.
 
     With a key of one's own behind a router (`is_byok`) the router's cost is its fee, and the model's own bill is added.
 
@@ -172,11 +173,16 @@ def read_usage(value: JSON) -> Usage:
     row = value if isinstance(value, dict) else {}
     details = row.get("prompt_tokens_details")
     details = details if isinstance(details, dict) else {}
+    upstream = row.get("cost_details")
+    upstream = upstream if isinstance(upstream, dict) else {}
+    tokens = (row.get("prompt_tokens"), row.get("completion_tokens"), row.get("prompt_cache_hit_tokens"), *details.values())
+    dollars = (row.get("cost"), upstream.get("upstream_inference_cost"))
+    if any(_absurd(one, MOST_TOKENS) for one in tokens) or any(_absurd(one, MOST_USD) for one in dollars):
+        return Usage()
     cached = _count(details.get("cached_tokens")) or _count(row.get("prompt_cache_hit_tokens")) or 0
     usd = _dollars(row.get("cost"))
     if usd is not None and row.get("is_byok") is True:
-        upstream = row.get("cost_details")
-        theirs = _dollars(upstream.get("upstream_inference_cost")) if isinstance(upstream, dict) else None
+        theirs = _dollars(upstream.get("upstream_inference_cost"))
         usd = None if theirs is None else usd + theirs
     return Usage(
         input_tokens=_count(row.get("prompt_tokens")),
@@ -188,18 +194,21 @@ def read_usage(value: JSON) -> Usage:
 
 
 def _count(value: JSON) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _dollars(value: JSON) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-        return None
-    return float(value)
+    return None if isinstance(value, bool) or not isinstance(value, (int, float)) else float(value)
+
+
+def _absurd(value: JSON, most: float) -> bool:
+    """Whether a number is below 0, above `most`, or none at all; compared, not converted: an integer may be too long for a float."""
+    return isinstance(value, (int, float)) and not 0 <= value <= most
 
 
 def _confidence(logprobs: JSON) -> float | None:
     """Geometric mean of the tokens' probabilities."""
     rows = logprobs.get("content") if isinstance(logprobs, dict) else None
     values = [row.get("logprob") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    known = [value for value in values if isinstance(value, (int, float)) and math.isfinite(value) and value <= 0]
+    known = [value for value in values if isinstance(value, (int, float)) and -_LEAST_LOGPROB <= value <= 0]
     return math.exp(sum(known) / len(known)) if known and len(known) == len(values) else None
