@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +49,10 @@ def start(folder: Path, *argv: str) -> subprocess.Popen[str]:
     """The command in a process of its own, with the key in its environment."""
     environ = {**os.environ, "PLANTED_ROUTER_KEY": KEY}
     command = [sys.executable, "-m", "composer_replication.cli", "replay", *argv]
-    return subprocess.Popen(command, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # Tests that run in the background hand down a SIGINT that is ignored; who types the command has it.
+    typed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, cwd=folder, env=environ, text=True, preexec_fn=typed, **pipes)
 
 
 def with_the_key(folder: Path) -> list[Path]:
