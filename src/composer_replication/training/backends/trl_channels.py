@@ -21,6 +21,7 @@ from composer_replication.losses.channel import CHANNELS, Channel, ChannelLoss
 from composer_replication.losses.fused import fused_logprobs
 from composer_replication.models.forward import Head, decoder_of, head_of
 from composer_replication.tokens.batch import Batch, Counts, Rows, Targets
+from composer_replication.training.channels import reference_head
 from composer_replication.training.health import ChannelStep
 from composer_replication.training.hinting import hint_loss
 from composer_replication.training.pairs import Sides, by_sequence, pair_values
@@ -97,10 +98,7 @@ class Scorer:
         """Hidden states that predict the targets, and the head, of a model that gets no gradient."""
         reference = self.references[name]
         hidden_ND = reference.predictors(rows, targets, max_tokens=self.settings.micro_tokens)
-        with reference.scoring() as model:
-            head = head_of(model)
-        bias_V = None if head.bias_V is None else head.bias_V.detach()
-        return hidden_ND, replace(head, weight_VD=head.weight_VD.detach(), bias_V=bias_V)
+        return hidden_ND, reference_head(reference)
 
 
 def new_sums(device: torch.device) -> Tensor:
