@@ -188,3 +188,12 @@ def test_the_written_file_holds_every_default(tmp_path: Path) -> None:
     assert Config.model_validate(told) == Config()
     assert sum(len(values) for values in told.values() if isinstance(values, dict)) > 20
     assert told["train"]["hint"]["beta"] == 0.5
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.3])
+def test_a_policy_that_samples_at_another_temperature_is_refused(temperature: float) -> None:
+    """Log-probs are the model's own, at temperature 1; what only the hint channel trains may be sampled at any."""
+    rollouts = {"env": "workshop", "temperature": temperature}
+    with pytest.raises(ValueError, match=r"rollouts.temperature is .* set it to 1, or train.policy.weight = 0"):
+        Config.model_validate({"rollouts": rollouts, "train": {"policy": {"weight": 1.0}}})
+    assert Config.model_validate({"rollouts": rollouts, "train": {"hint": {"weight": 1.0}}}).rollouts.temperature == temperature

@@ -60,7 +60,6 @@ PAIRED = {"weight": 1.0, "anchor": 0.0, "batch_pairs": 4}
         ("train", {"hint": {"teacher": "ema"}}, "train.hint.teacher"),
         ("train", {"placebo": ("shuffled_hints",)}, "train.placebo"),
         ("rollouts", {"extra_groups": 2}, "rollouts.extra_groups"),
-        ("rollouts", {"temperature": 0.7}, "rollouts.temperature"),
         ("rollouts", {"max_calls": 3}, "rollouts.max_calls"),
         ("train", {"policy": {"weight": 1.0, "objective": "dapo"}}, "train.policy.objective"),
         ("train", {"policy": {"weight": 1.0, "importance_cap": 2.0}}, "train.policy.importance_cap"),

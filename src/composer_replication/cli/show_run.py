@@ -28,6 +28,8 @@ def show_run(job: Job, wanted: str, *, full: bool = False) -> int:
     screen.line(" loss: first -> last. A loss that falls is no evidence of learning; that takes an evaluation with a placebo.", style="dim")
     for line in view["changed_settings"]:
         screen.line(f" set    {line}")
+    if view["clipped"]:
+        screen.line(f" clip   {view['clipped']}")
     for event in view["events"]:
         told = ", ".join(f"{k} {v}" for k, v in event.items() if k not in ("t", "kind"))
         screen.line(f" event  {event['kind']}  {told}")

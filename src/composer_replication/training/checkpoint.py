@@ -3,7 +3,7 @@
     step_000040/model.safetensors (or adapter_model.safetensors), config.json, tokenizer...   readable by from_pretrained
     step_000040/optimiser.safetensors     "<parameter>/exp_avg", "<parameter>/exp_avg_sq", "<parameter>/step"
     step_000040/references.safetensors    "<channel>/<weight>" of a reference that moves (hint.teacher = ema)
-    step_000040/trainer.json              step, settings, hashes of data and start weights, channel means, health, good or not
+    step_000040/trainer.json              step, settings, hashes of data and start weights, means of channels and clip, health, good or not
     rejected_step_000050/                 later than the one that a health rule went back to
 
 Random numbers and the sampler are functions of (seed, step, rank), so neither has state to save.
@@ -29,7 +29,7 @@ from composer_replication.core.rundir import RunDir, diff_settings
 from composer_replication.models.export import load_weights, save_student
 from composer_replication.models.load import Student
 
-SCHEMA = 2
+SCHEMA = 3
 OPTIMISER, REFERENCES, TRAINER = "optimiser.safetensors", "references.safetensors", "trainer.json"
 REJECTED = "rejected_"
 

@@ -145,7 +145,10 @@ class TrainSettings(Settings):
     learning_rate: float = Field(default=1e-4, gt=0.0)
     warmup_steps: int = Field(default=2, ge=0)
     weight_decay: float = Field(default=0.0, ge=0.0)
-    max_grad_norm: float = Field(default=1.0, gt=0.0)
+    max_grad_norm_ratio: float = Field(default=4.0, ge=0.0)
+    """Clip outliers: a gradient longer than so many times the running mean of the steps before it is shortened to that; 0 = off."""
+    max_grad_norm: float = Field(default=0.0, ge=0.0)
+    """Clip every gradient to this length; 0 = off. One below the usual length undoes the weights of channels and fading hints."""
     balance: Literal["grad_norm", "none"] = "grad_norm"
     """"grad_norm": each channel is divided by its gradient norm averaged over about ten steps, so weights are shares; "none": raw sums."""
     policy: PolicySettings = PolicySettings()
@@ -168,6 +171,13 @@ class TrainSettings(Settings):
     """Every so many steps the gradient norm of each channel is taken over the parameters by a backward of its own."""
     checkpoint_every: int = Field(default=10, gt=0)
     keep_checkpoints: int = Field(default=3, gt=0)
+
+    @model_validator(mode="after")
+    def _the_clip_does_not_close(self) -> Self:
+        if 0 < self.max_grad_norm_ratio < 1:
+            what = f"max_grad_norm_ratio is {self.max_grad_norm_ratio}: every step would be clipped, and lower the limit of the next"
+            raise ValueError(f"{what}; set it to 1 or more, or to 0 for no such clip")
+        return self
 
     @model_validator(mode="after")
     def _some_channel(self) -> Self:

@@ -45,6 +45,7 @@ from composer_replication.training.backends._compat import bases, require_trl, t
 from composer_replication.training.backends.trl_channels import INPUTS, Scorer, channel_steps, new_sums, only, padded, tapped
 from composer_replication.training.backends.trl_rollouts import HintProducer, Made, Played
 from composer_replication.training.health import Health
+from composer_replication.training.optimiser import GradientClip
 from composer_replication.training.reference import Reference, references
 from composer_replication.training.sampler import Sampler, share
 from composer_replication.training.state import channel_weights
@@ -81,6 +82,9 @@ class ComposerReplicationConfig(_Config):
     preference_pairs: int = 8
     """Pairs of a step, over all ranks and accumulation steps."""
     balance: str = "grad_norm"
+    max_grad_norm_ratio: float = 4.0
+    """Clips outliers, beside TRL's own max_grad_norm; 0 = off."""
+    max_grad_norm: float = 0.0
     starved_steps: int = 10
     score_tokens: int = 8192
     """Most padded tokens in one forward without gradient."""
@@ -163,6 +167,8 @@ class ComposerReplicationTrainer(_Trainer):
             hinted=self._weights["hint"] > 0,
         )
         self._health = Health(weights=self._weights, max_bad_steps=self._settings.starved_steps)
+        self._clip = GradientClip(ratio=self.args.max_grad_norm_ratio)
+        self._clipped = False
         self._means: dict[Channel, RunningMean] = {name: RunningMean() for name in CHANNELS}
         self._scales: dict[Channel, float] = dict(self._weights)
         self._statuses: dict[str, str] = {}
@@ -183,6 +189,11 @@ class ComposerReplicationTrainer(_Trainer):
     def health(self) -> Health:
         """The rule on channels."""
         return self._health
+
+    @property
+    def clip(self) -> GradientClip:
+        """What bounds a step, beside TRL's own max_grad_norm."""
+        return self._clip
 
     def listen(
         self,
@@ -307,6 +318,7 @@ class ComposerReplicationTrainer(_Trainer):
         if not math.isfinite(norm):
             what = f"step {self.state.global_step + 1} is not finite: gradient norm {norm}"
             raise StoppedError(what, where="not_finite", fix="lower the learning rate, or train in float32")
+        self._clipped = norm > 0 and self._clip.apply(trained, norm=norm)
         if norm == 0:
             for parameter in trained:
                 parameter.grad = None
@@ -316,7 +328,7 @@ class ComposerReplicationTrainer(_Trainer):
         sums, self._sums = self._over_ranks(self._sums), new_sums(self.accelerator.device)
         observed = channel_steps(sums, expected={"hint": self._expected_hint_tokens} if self._weights["hint"] else {})
         statuses = self._health.observe(observed)
-        line: dict[str, Any] = {"step": self.state.global_step, **self._facts}
+        line: dict[str, Any] = {"step": self.state.global_step, "clipped": self._clipped, **self._facts}
         for name, seen in observed.items():
             self._means[name].add(seen.grad_norm)
             numbers = {
@@ -345,7 +357,7 @@ class ComposerReplicationTrainer(_Trainer):
         super()._save_checkpoint(model, trial)
         if self.args.should_save:
             means = {name: [mean.total, mean.weight] for name, mean in self._means.items()}
-            state = {"means": means, "health": self._health.state()}
+            state = {"means": means, "health": self._health.state(), "clip": [self._clip.mean.total, self._clip.mean.weight]}
             folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
             (folder / STATE).write_text(json.dumps(state), encoding="utf-8")
 
@@ -354,6 +366,7 @@ class ComposerReplicationTrainer(_Trainer):
         if checkpoint is not None and (path := Path(checkpoint) / STATE).exists():
             state = json.loads(path.read_text(encoding="utf-8"))
             self._means.update({name: RunningMean(*state["means"][name]) for name in CHANNELS})
+            self._clip.mean = RunningMean(*state["clip"])
             self._health.restore(state["health"])
 
 
