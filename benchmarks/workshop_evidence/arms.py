@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from composer_replication.cli.demo_settings import AFTER, CONTROLS, MORE_SFT, NO_RULES, PLACEBO, SETTINGS, STEPS
@@ -160,6 +160,22 @@ STEPS_OF: Mapping[str, int] = {
 }
 """Chosen for about the CPU-seconds of `after`, but for three that need no rollouts and get fewer: more_sft, clone and preference, whose
 few logs and pairs would only be learnt by heart (30 steps are three passes over the pairs). What each arm cost stands in its row."""
+
+
+HEADLINE = frozenset(
+    {BEFORE, AFTER, "placebo", "more_sft", "policy", "hint", "preference", "hint_policy", "hint_preference", "policy_preference"}
+)
+"""Rows that the claims in README and in the demo's words rest on: they are trained with every seed, the others with the first MIN_SEEDS."""
+MIN_SEEDS = 3
+
+
+def seeds_of(name: str, seeds: Sequence[int]) -> list[int]:
+    """With which of the seeds an arm is trained.
+
+    >>> seeds_of("after", [11, 12, 13, 14, 15]), seeds_of("wrong_site", [11, 12, 13, 14, 15])
+    ([11, 12, 13, 14, 15], [11, 12, 13])
+    """
+    return list(seeds) if name in HEADLINE else list(seeds)[:MIN_SEEDS]
 
 
 def steps_of(name: str, *, scale: float = 1.0) -> int:

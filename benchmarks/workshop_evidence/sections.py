@@ -10,14 +10,14 @@ from composer_replication.evaluation.table import HINTS_ARE_TAUGHT
 from composer_replication.report.claims import OTHER, TARGETED, claims
 from composer_replication.report.evidence import verdict
 
-from .arms import ARMS
+from .arms import ARMS, MIN_SEEDS
 from .pairs import TEACHERS
 from .words import cost_of, pair_of, pairs_told, side, stops_of, table, times, told
 
 PLACEBO, BEFORE = "placebo", "before"
 PAIRS = ("hint_policy", "hint_preference", "policy_preference")
 SINGLE = ("policy", "hint", "preference")
-TITLES = {"1": "Level 1: each mistake is visible to one channel", "2": "Level 2, the counter-example: exploration finds the answers"}
+TITLES = {"1": "Level 1: three planted families of mistakes", "2": "Level 2, the counter-example: exploration finds the answers"}
 QUESTIONS: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (
     (
         "Does a channel's information do it, or training as such",
@@ -95,9 +95,11 @@ Read this first:
 {scale}
 - **By construction.** {evidence["levels"].get("1", next(iter(evidence["levels"].values())))["text"]}
 - **Hints.** {HINTS_ARE_TAUGHT}
-- **Seeds.** Seeds of the training: {seeds}, each with its own logs, data and {about["tasks"]} held-out tasks.
-  Intervals are 95 %, by resampling tasks within seeds: they treat the seeds as given. The second uncertainty is the spread between seeds,
-  which is printed in every row.
+- **Seeds.** Seeds of the training: {seeds}, each with its own logs, data and {about["tasks"]} held-out tasks. The headline arms have all of
+  them, the others the first {MIN_SEEDS}: as many values stand under "by seed".
+- **Two uncertainties.** Every interval is the wider of two, both 95 %: tasks resampled within seeds (other tasks, these seeds), and
+  Student's t over the seeds' own values (other seeds). What it excludes, both exclude. With three seeds t is 4.3: only large differences
+  are told apart. The outcome of every episode stands in `docs/evidence.json` as one bit, so that anyone can compute another interval.
 - **Fresh tasks.** Evaluation seed {about["evaluation_seed"]}, which no setting was chosen with; no hint stands in any evaluated context.
 - **Equal compute.** The steps of most arms were chosen by CPU-seconds: {_spread(evidence)}. `more_sft`, `clone` and `preference`
   play no rollouts and get fewer CPU-seconds than the others: 30 to 40 passes over a few logs or pairs. A placebo has the steps of the arm

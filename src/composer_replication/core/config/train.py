@@ -62,7 +62,8 @@ class PolicySettings(Settings):
     """k1 KL in the reward: so much times sum(log p - log p_start) over a rollout's sampled tokens is taken off its reward."""
     length: LengthSettings = LengthSettings()
     behaviours: dict[str, float] = Field(default_factory=dict)
-    """Weights of behaviour rewards by name (rollouts/behaviours.py): invalid_calls, unfinished_todos, repeated_calls, one_tool_only."""
+    """Weights of behaviour rewards by name (rollouts/behaviours.py): invalid_calls, unresolvable_calls, unfinished_todos, repeated_calls,
+    one_tool_only."""
 
 
 class LmSettings(Settings):
@@ -156,7 +157,7 @@ class TrainSettings(Settings):
     hint: HintSettings = HintSettings()
     preference: PreferenceSettings = PreferenceSettings()
     placebo: tuple[Literal["shuffled_hints", "neutral_hints", "permuted_rewards", "random_rewards", "swapped_pairs"], ...] = ()
-    """Controls: signals that are nulled while steps and tokens stay as they are."""
+    """Controls: signals that are nulled while the steps stay. Tokens can differ, as mistakes go on; the evaluation prints them."""
     fork: bool = False
     """On-policy from logs: at imported sites the student writes the message itself, and only its own failures reach the hint channel,
     in place of what the log's model wrote. How it samples: rollouts.temperature, max_new_tokens, batch_episodes."""

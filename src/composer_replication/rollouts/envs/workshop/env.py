@@ -29,10 +29,11 @@ MALFORMED = "malformed_call"
 """The type of an `Opaque` block that holds a call which could not be parsed; the sampler of rollouts writes it."""
 MAX_HITS = 4
 BY_CONSTRUCTION = (
-    "By construction: on this level three families of mistakes were planted in the player's habits so that each is visible to one channel"
-    " only. A wrong tool or argument name is named by an error (hint channel), a needless listing is avoided by other models only"
-    " (preference channel), a skipped last test run is seen by the reward only (policy channel). What is tested here is that the"
-    " channels add up without harming one another, not that real mistakes divide this way."
+    "By construction: on this level three families of mistakes were planted in the player's habits, one for each channel. A wrong tool"
+    " or argument name (A) is named by an error, which the hint repeats; a needless listing (B) is what the other models avoid, as the"
+    " pairs show; a skipped last test run (C) costs the reward. Each family is meant for one channel, and none is closed to the others:"
+    " the reward also falls with every needless call, so the policy alone mends much of B. What is tested here is that the channels add"
+    " up without harming one another, not that real mistakes divide this way."
 )
 """Shown wherever a result of the first level is shown."""
 EXPLORATION_FINDS_IT = (
