@@ -177,3 +177,23 @@ def test_every_committed_mutant_says_why_and_names_its_tests(repository_root: Pa
         assert mutant.why and mutant.tests, path.name
         for node in mutant.tests:
             assert (repository_root / node.split("::")[0]).exists(), f"{path.name}: {node}"
+
+
+def test_what_a_change_touches_is_judged_and_the_rest_within_days(tmp_path: Path) -> None:
+    folder = tmp_path / "tests" / "mutants"
+    folder.mkdir(parents=True)
+    for i in range(60):
+        (tmp_path / f"f{i}.py").write_text("x = 1\n", "utf-8")
+        (folder / f"m{i:02d}.patch").write_text(f"# why: w\n# test: tests/t.py::a\n--- a/f{i}.py\n+++ b/f{i}.py\n", "utf-8")
+    (tmp_path / "tests" / "t.py").write_text("", "utf-8")
+    every = [mutants.read_mutant(path) for path in sorted(folder.glob("*.patch"))]
+    assert mutants.chosen_of(tmp_path, every, day=5) == every  # nothing was caught yet
+    mutants.write_caught(tmp_path, every, every)
+    days = [{m.path.stem for m in mutants.chosen_of(tmp_path, every, day=day)} for day in range(5)]
+    assert all(len(day) == mutants.SAMPLE for day in days) and len(set.union(*days)) == 60
+    (tmp_path / "f7.py").write_text("x = 2\n", "utf-8")
+    assert mutants.chosen_of(tmp_path, every, day=0)[0].path.stem == "m07"
+    (tmp_path / "tests" / "t.py").write_text("# another test\n", "utf-8")
+    assert len(mutants.chosen_of(tmp_path, every, day=0)) == 60
+    mutants.write_caught(tmp_path, [], every[:3])
+    assert set(mutants.read_caught(tmp_path)) == {"m00", "m01", "m02"}
