@@ -4,8 +4,8 @@
     python scripts/mutants.py                 those that a change touches, and a sample that moves on every day (make mutants)
     python scripts/mutants.py --all           every one (make mutants-all)
 
-A mutant is touched where its patch, a file that it patches or a file of its tests is another than when it was last caught: tests/mutants/caught.json
-keeps a fingerprint of these. Outside of CI the fingerprints of what was caught are written there; commit them with the change.
+A mutant is touched where its patch, a file that it patches or a file of its tests is another than when it was last caught:
+tests/mutants/caught.json keeps a fingerprint of these. Outside of CI it is written; commit it with the change.
 
 A patch begins with comment lines that say why it matters and which tests must go red:
 
