@@ -35,6 +35,7 @@ _MAY_STARVE = ("--train.starved_steps", "1000")
 _FORK = ("--train.fork", "true", *_MAY_STARVE)
 # A hint that is credit has no divergence of its own: the demo's would be set and not read, which is refused.
 _CREDIT = (*_MAY_STARVE, "--train.hint.divergence", "jsd", "--train.hint.combination")
+_PENALTY = ("--train.policy.behaviours.unresolvable_calls", "0.5")
 _CLONE = ("--train.preference.objective", "clone", "--train.preference.anchor", "0")
 
 
@@ -137,6 +138,10 @@ ARMS: Mapping[str, Arm] = {
         like=AFTER,
         stops=True,
     ),
+    "policy_penalised": Arm(
+        text="policy alone, each unresolvable call costs half of the reward", flags=(*_POLICY, *_PENALTY), like="policy"
+    ),
+    "penalised": Arm(text="all three, each unresolvable call costs half of the reward", flags=_PENALTY, like=AFTER),
     "trl_after": Arm(
         text="all three channels in TRL's trainer, without anchors, which it does not host",
         flags=("--train.backend", "trl", "--train.preference.anchor", "0"),
