@@ -17,11 +17,12 @@ import builtins
 
 MAX_CHARS = 500
 """Longer lines are not judged: nobody needs one, and a parser's stack is finite."""
-BUILTINS = frozenset(
-    "ArithmeticError AssertionError Exception False IndexError KeyError None NotImplementedError OverflowError RuntimeError True TypeError"
-    " ValueError ZeroDivisionError abs all any bool dict divmod enumerate filter float frozenset int isinstance len list map max min pow"
-    " print range reversed round set sorted str sum tuple zip".split()
-)
+_NAMES = """
+ArithmeticError AssertionError Exception False IndexError KeyError None NotImplementedError OverflowError RuntimeError True TypeError
+ValueError ZeroDivisionError abs all any bool dict divmod enumerate filter float frozenset int isinstance len list map max min pow
+print range reversed round set sorted str sum tuple zip
+"""
+BUILTINS = frozenset(_NAMES.split())
 """Built-in names that only compute. Not `id` and `hash`, which differ from process to process, nor any that takes a name as a text."""
 _OTHER_BUILTINS = frozenset(dir(builtins)) - BUILTINS
 _STATEMENTS = (ast.FunctionDef, ast.Return, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Pass, ast.Expr, ast.Raise, ast.Assert)
@@ -48,7 +49,9 @@ def _why(line: str, name: str) -> str:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return "the line is no Python statement by itself"
     match tree.body:
-        case [ast.Assign(targets=[ast.Name(id=bound)], value=value)] | [ast.AnnAssign(target=ast.Name(id=bound), value=ast.expr() as value)]:
+        case [ast.Assign(targets=[ast.Name(id=bound)], value=value)] | [
+            ast.AnnAssign(target=ast.Name(id=bound), value=ast.expr() as value)
+        ]:
             # A function made by a call could keep something between its own calls: only one that is written down as such is judged.
             inner = ast.walk(value) if not isinstance(value, ast.Lambda) else ()
             if any(isinstance(node, ast.Lambda) for node in inner):
@@ -70,7 +73,9 @@ def _why_not(node: ast.AST) -> str:
         word = node.id if isinstance(node, ast.Name) else node.arg
         if word.startswith("__") or word in _OTHER_BUILTINS:
             return f"the name {word} is not judged"
-    if isinstance(node, ast.arguments) and any(d is not None and not isinstance(d, ast.Constant) for d in (*node.defaults, *node.kw_defaults)):
+    if isinstance(node, ast.arguments) and any(
+        d is not None and not isinstance(d, ast.Constant) for d in (*node.defaults, *node.kw_defaults)
+    ):
         return "a default that is no constant is not judged"
     if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
         return "an assignment to a part is not judged"

@@ -164,7 +164,7 @@ def answer_all(request: int, out: int) -> None:
         answer = evaluate(modules[path], expression)
 
 
-class Ended(Exception):  # noqa: N818 - no error of ours: how a run came to its end
+class Ended(Exception):
     """A run is over before every question was answered; its text is the `end`."""
 
 
