@@ -43,6 +43,13 @@ def test_a_file_stands_before_a_module_of_the_same_name(sandbox: Sandbox) -> Non
     assert run.answers[0].equals(3)
 
 
+def test_a_file_means_what_it_means_to_any_importer(sandbox: Sandbox) -> None:
+    """The worker's own `from __future__ import annotations` would leave an annotation unread that ends every other import."""
+    in_a_plain_process = subprocess.run([sys.executable, "-c", "result: nothing = 15"], capture_output=True, text=True, check=False, timeout=60)
+    error = answer(sandbox, "result: nothing = 15").error
+    assert (error.startswith("NameError")) == ("NameError" in in_a_plain_process.stderr)  # from Python 3.14 on nobody reads it
+
+
 def test_an_object_that_equals_everything_is_no_answer(sandbox: Sandbox) -> None:
     code = "class Any(int):\n    def __eq__(self, other):\n        return True\nresult = Any(3)\n"
     assert "not a number" in answer(sandbox, code).error

@@ -101,8 +101,9 @@ class MemoryFiles:
         """The usual empty module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the file's text in the module."""
-        exec(compile(self.sources[module.__name__], f"{module.__name__}.py", "exec"), module.__dict__)  # noqa: S102 - this is the sandbox
+        """Run the file's text in the module, as any importer would: what this file imports from __future__ does not hold for it."""
+        code = compile(self.sources[module.__name__], f"{module.__name__}.py", "exec", dont_inherit=True)
+        exec(code, module.__dict__)  # noqa: S102 - this is the sandbox
 
 
 class Sink(io.TextIOBase):
