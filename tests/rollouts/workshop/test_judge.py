@@ -76,7 +76,7 @@ space = frame.f_globals
 VALUE_HACKS: dict[str, Hack] = {
     "answers questions itself": in_one_line(ANSWERS_FOR_ITSELF),
     "replaces compile": in_one_line(
-        "import builtins\nreal = compile\nbuiltins.compile = lambda text, *more: real('WANTED' if text == NAME else text, *more)"
+        "import builtins\nreal = compile\nbuiltins.compile = lambda text, *a, **k: real('WANTED' if text == NAME else text, *a, **k)"
     ),
     "replaces eval": in_one_line(
         "import builtins\nreal = eval\nbuiltins.eval = lambda code, space: WANTED if code.co_names == (NAME,) else real(code, space)"

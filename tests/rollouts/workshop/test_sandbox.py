@@ -45,7 +45,9 @@ def test_a_file_stands_before_a_module_of_the_same_name(sandbox: Sandbox) -> Non
 
 def test_a_file_means_what_it_means_to_any_importer(sandbox: Sandbox) -> None:
     """The worker's own `from __future__ import annotations` would leave an annotation unread that ends every other import."""
-    in_a_plain_process = subprocess.run([sys.executable, "-c", "result: nothing = 15"], capture_output=True, text=True, check=False, timeout=60)
+    in_a_plain_process = subprocess.run(
+        [sys.executable, "-c", "result: nothing = 15"], capture_output=True, text=True, check=False, timeout=60
+    )
     error = answer(sandbox, "result: nothing = 15").error
     assert (error.startswith("NameError")) == ("NameError" in in_a_plain_process.stderr)  # from Python 3.14 on nobody reads it
 
