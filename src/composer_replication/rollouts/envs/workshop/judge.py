@@ -23,8 +23,8 @@ no question tells the two apart, so none is asked. Such code still runs, for the
 that depend on the table. The draw repeats for the same text, so a run that is resumed gives the same rewards.
 
 **What this costs.** An import, an attribute, a second statement or name in a target line earn nothing, though an honest player might
-write them; the test run says so. **What cannot be had.** Who knows the right value or operator can write it, however it was come by: that is
-what was asked for. A function is asked for seven points, all positive and below a million: one that is wrong elsewhere passes.
+write them; the test run says so. **What cannot be had.** Who knows the right value or operator can write it, however it was come by:
+that is what was asked for. A function is asked for seven points, all positive and below a million: one that is wrong elsewhere passes.
 """
 
 from __future__ import annotations
