@@ -24,7 +24,7 @@ print range reversed round set sorted str sum tuple zip
 """
 BUILTINS = frozenset(_NAMES.split())
 """Built-in names that only compute. Not `id` and `hash`, which differ from process to process, nor any that takes a name as a text."""
-_OTHER_BUILTINS = frozenset(dir(builtins)) - BUILTINS
+_OTHER_BUILTINS = frozenset(name for name in dir(builtins) if not name.startswith("_")) - BUILTINS  # a console adds `_`, an honest name
 _STATEMENTS = (ast.FunctionDef, ast.Return, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Pass, ast.Expr, ast.Raise, ast.Assert)
 _EXPRESSIONS = (
     *(ast.Constant, ast.Name, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call, ast.keyword, ast.Starred),
