@@ -24,6 +24,8 @@ from composer_replication.core.config.rollouts import EvaluateSettings
 from composer_replication.core.errors import DataError, RenderError
 from composer_replication.core.site import Site
 from composer_replication.core.trace import Session
+from composer_replication.data.hints.context import site_context
+from composer_replication.data.hints.refers import refers_to
 from composer_replication.evaluation.players import Player, load_player
 from composer_replication.evaluation.success import one_thread
 from composer_replication.models.export import weights_sha256
@@ -139,7 +141,8 @@ def restore_spots(held: HeldOut, *, renderer: Renderer, max_tokens: int, room: i
     tools: dict[str, ToolFacts] = {}
     for one in held.sites:
         try:
-            prefix = restore(one.session, turn=one.site.turn, renderer=renderer, max_tokens=max_tokens, room=room)
+            seen = refers_to(site_context(one.session, one.site))
+            prefix = restore(one.session, turn=one.site.turn, renderer=renderer, max_tokens=max_tokens, room=room, refers_to=seen)
         except RenderError:
             lost["template"] += 1
             continue

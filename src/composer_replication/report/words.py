@@ -23,6 +23,7 @@ REASONS = {
     "hint/copied": "stands in an earlier session as well; trained there once",
     "hint/category": "not a mistake of the model",
     "hint/too_long": "does not fit into build.max_tokens; nothing is cut to fit",
+    "hint/evidence_lost": "its window would lose a turn that the hint or the call refers to; a larger build.max_tokens keeps it",
     "hint/template": "the chat template refused it",
     "hint/not_insertable": "the template has no place for a hint there",
     "hint/not_assistant": "not a message of a model",

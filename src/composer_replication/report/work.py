@@ -77,6 +77,7 @@ def work_view(work: Path, *, first: Sequence[str] = (), num_sites: int = SHOWN_S
             site = sites[number]
             shown[number] = site_view(session, site, hints.get(site.id), number=number + 1, before=BEFORE, after=AFTER)
     counts: Mapping[str, Any] = (meta or {}).get("counts", {})
+    views = counts.get("hinted_sites") or counts.get("views")  # several failing calls of one message are one view
     messages = message_chain(
         messages=logs.messages, held_out=logs.held_out_messages, trained=counts.get("trained_messages", 0), skipped=skipped
     )
@@ -94,7 +95,7 @@ def work_view(work: Path, *, first: Sequence[str] = (), num_sites: int = SHOWN_S
         **_tables(sites, hints, logs),
         "chains": {
             "files": file_chain(ingest, sessions=logs.sessions),
-            "sites": site_chain(sites, hints, skipped=skipped, held_out=held_out, views=counts.get("views") if meta else None),
+            "sites": site_chain(sites, hints, skipped=skipped, held_out=held_out, views=views if meta else None),
             "messages": messages if meta else [],
             "preference": preference,
         },

@@ -20,6 +20,7 @@ from composer_replication.core.site import Hint, Site
 from composer_replication.core.trace import Session
 from composer_replication.data.hints.context import SiteContext, Writer, site_context, strings, turn_text
 from composer_replication.data.hints.leak import Gram, Occurrences, argument_turns, find_copied_call, find_leak, grams
+from composer_replication.data.hints.refers import listed_names, refers_to
 from composer_replication.data.hints.rules import read_rules
 from composer_replication.data.hints.seen import seen_paths
 from composer_replication.data.hints.writers import BUILT_IN, KNOWS, TEMPLATES, WRITERS, kind_rule, knows, tool_rule
@@ -209,4 +210,5 @@ def _hint(draft: Draft) -> Hint:
         knows=draft.knows,
         num_words=len(draft.text.split()),
         overlap=round(sum(w in said for w in words) / len(words), 4),
+        refers_to=refers_to(draft.context, knows=draft.knows, names=listed_names(draft.text, fixed=" ".join(_fixed_words()))),
     )
