@@ -38,7 +38,7 @@ from composer_replication.core.trace import ToolSpec
 from composer_replication.losses.channel import CHANNELS, Channel, ChannelLoss
 from composer_replication.losses.total import RunningMean, channel_scales, total_loss
 from composer_replication.models.load import Student
-from composer_replication.tokens.batch import collate
+from composer_replication.tokens.batch import Counts, collate
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.training.backends._compat import bases, require_trl, teach_to_read_calls
@@ -74,6 +74,8 @@ class ComposerReplicationConfig(_Config):
     hint_beta: float = 0.5
     hint_temperature: float = 1.0
     hint_teacher: str = "frozen"
+    hint_mean: str = "site"
+    """What the hint's sum is divided into: "site" = a mean over mistaken messages, "token" = over their tokens."""
     hint_sites: int = 0
     """Most hint views of a step, over all ranks; 0 = all. With fewer the channel weighs less in proportion."""
     preference_weight: float = 0.0
@@ -109,7 +111,7 @@ class ComposerReplicationConfig(_Config):
             {
                 "policy": {"weight": self.policy_weight},
                 "lm_ce": {"weight": 0.0},
-                "hint": {"weight": self.hint_weight, "teacher": self.hint_teacher, **hint},
+                "hint": {"weight": self.hint_weight, "teacher": self.hint_teacher, "mean": self.hint_mean, **hint},
                 "preference": {"weight": self.preference_weight, "anchor": 0.0, **preference},
                 "balance": self.balance,
                 "starved_steps": self.starved_steps,
@@ -256,7 +258,8 @@ class ComposerReplicationTrainer(_Trainer):
             ids_BT = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
             offset_B = (1 - inputs["prompt_mask"]).sum(dim=1)
             places = padded(batch.hint_student, ids_BT=ids_BT, offset_B=offset_B)
-            losses.append(self._scorer.hint(batch, hidden[0], places, global_tokens=global_tokens))
+            counts = Counts(hint_tokens=global_tokens, hint_views=int(inputs[f"{COUNTS}_views"]))
+            losses.append(self._scorer.hint(batch, hidden[0], places, counts=counts))
             self._sums[CHANNELS.index("hint"), INPUTS] += batch.counts.hint_views
         losses += self._preference(model, hidden)
         measure(self._sums, losses, hidden)
