@@ -26,6 +26,7 @@ from composer_replication.cli.report import report
 from composer_replication.cli.sites import sites
 from composer_replication.cli.train import train
 from composer_replication.core.errors import need
+from composer_replication.core.files import atomic_writer, make_work
 
 FOLDER = Path("demo")
 
@@ -62,9 +63,10 @@ def demo(*, from_scratch: bool = False, logs_only: bool = False, logs: int = NUM
         need(package, extra="train")
     if (folder / "logs").exists():
         shutil.rmtree(folder / "logs")  # this run's own: another seed records other sessions
-    folder.mkdir(parents=True, exist_ok=True)
+    make_work(folder)
     student = folder / "student" if from_scratch else shipped(STUDENT)
-    config.write_text(SETTINGS.format(seed=job.config.seed, student=student.absolute().as_posix(), steps=STEPS), "utf-8")
+    with atomic_writer(config) as stream:
+        stream.write(SETTINGS.format(seed=job.config.seed, student=student.absolute().as_posix(), steps=STEPS))
     if from_scratch:
         warm_up(job, student)
     recorded = record(job, student, folder / "logs", num_sessions=logs)

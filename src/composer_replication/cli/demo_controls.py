@@ -14,9 +14,10 @@ from types import TracebackType
 
 from composer_replication.cli.flags import dotted_settings
 from composer_replication.core.errors import DataError
+from composer_replication.core.files import atomic_writer
 
 TAIL = 600  # characters of a failed control's log that are shown
-PROGRAM = (sys.executable, "-m", "composer_replication.cli")
+PROGRAM = (sys.executable, "-P", "-m", "composer_replication.cli")  # -P: no module of the folder it is called in
 GRACE_S = 10.0  # how long a control may take to end by itself when it is told to
 
 
@@ -42,7 +43,8 @@ class Controls:
         return [shlex.join(["recompose", *words]) for words in self._commands]
 
     def __enter__(self) -> Controls:
-        self._log.write_bytes(b"")
+        with atomic_writer(self._log):
+            pass
         self._done = self._pool.submit(self._train)
         return self
 

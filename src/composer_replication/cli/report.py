@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.show_run import run_folder
-from composer_replication.core.jsonl import atomic_writer
+from composer_replication.core.files import atomic_writer
 from composer_replication.core.rundir import LATEST, open_run
 from composer_replication.report.audit_page import audit_page
 from composer_replication.report.run import run_report
