@@ -14,7 +14,7 @@ from composer_replication.cli.problems import UsageError
 from composer_replication.cli.show_run import run_folder
 from composer_replication.cli.student import TINY
 from composer_replication.core.errors import ConfigError, DataError, need
-from composer_replication.core.files import atomic_writer, scratch_folder, settle
+from composer_replication.core.files import scratch_folder, settle, write_text
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir, open_run
 from composer_replication.report.card import model_card
@@ -61,8 +61,7 @@ def export(run: str = "", /, *, to: Path | None = None, adapter: bool = False, m
         rank = player.config.student.lora.rank
         commands = serve_commands(target, form=form, base=base, family=facts["family"], rank=rank, name=name)
         card = card_of(job, folder, player, form=form, facts=facts, commands=commands)
-        with atomic_writer(scratch / README) as stream:
-            stream.write(model_card(card))
+        write_text(scratch / README, model_card(card))
         write_json(scratch / FACTS, {"schema": SCHEMA, "run": name, "settings": player.config.model_dump(mode="json"), **asdict(card)})
         if target.exists():
             target.rmdir()  # empty, or this raises

@@ -15,7 +15,7 @@ from composer_replication.core.config.base import Settings
 from composer_replication.core.config.load import FILE_NAME, field_at, table_of
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError
-from composer_replication.core.files import atomic_writer
+from composer_replication.core.files import write_text
 
 HEAD = """# Settings of composer-replication. A line "# key = value" shows the default; remove the "# " to change it.
 # Flags win over this file: recompose train --train.steps 50
@@ -46,8 +46,7 @@ def init(*, schema: bool = False, explain: str = "", force: bool = False, common
         raise ConfigError("the file exists", where=str(path), fix="give another path with -o, or --force to replace it")
     text = toml_text()
     if not job.dry_run:
-        with atomic_writer(path) as stream:
-            stream.write(text)
+        write_text(path, text)
     return job.finish({"file": str(path), "text": text}, wrote=[path], next_command="recompose ingest")
 
 

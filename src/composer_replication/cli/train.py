@@ -17,7 +17,6 @@ from composer_replication.cli.train_backends import check_backend, finished, wit
 from composer_replication.cli.train_text import show_event, show_plan
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import DataError, need
-from composer_replication.core.files import make_work
 from composer_replication.core.rundir import RunDir, create_run, open_run
 from composer_replication.tokens.artefact import EXAMPLES, PAIRS, Dataset, load_dataset
 from composer_replication.tokens.hf import load_tokenizer
@@ -114,7 +113,6 @@ def _new_run(job: Job, data: Dataset, name: str, sources: tuple[Path, ...]) -> R
     files = [word for path in job.loaded.files for word in ("-c", str(path.absolute()))]
     named = ["--name", name] if name else []
     command = shlex.join(["recompose", "train", *named, *files, "-o", str(job.work.absolute()), *settings])
-    make_work(job.work)
     inputs = [(job.examples / EXAMPLES, len(data.examples)), (job.examples / PAIRS, len(data.pairs)), (job.examples / FOLDER, 1)]
     inputs = [*(inputs if data.meta else []), *((file, len(file.read_bytes().splitlines())) for file in sources)]
     seed = stage_seed(job.config.seed, "train")

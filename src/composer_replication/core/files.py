@@ -17,7 +17,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
@@ -51,8 +51,7 @@ def make_work(folder: Path) -> None:
     """A work folder; where it is made now, with a .gitignore that keeps all of it out of a repository."""
     if not folder.exists():
         make_folder(folder)
-        with atomic_writer(folder / ".gitignore") as stream:
-            stream.write(IGNORE)
+        write_text(folder / ".gitignore", IGNORE)
 
 
 def open_private(path: Path, flags: int) -> int:
@@ -117,6 +116,22 @@ def scratch_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(scratch, ignore_errors=True)
         if descriptor is not None:
             os.close(descriptor)
+
+
+def save_folder(path: Path, save: Callable[[str], object]) -> None:
+    """Have a library save into a folder that appears as `path` when it is whole, for its owner only.
+
+    Example: save_folder(Path("examples/tokenizer"), tokenizer.save_pretrained)
+    """
+    with scratch_folder(path) as scratch:
+        save(str(scratch))
+        settle(scratch, path)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text, whole or not at all."""
+    with atomic_writer(path) as stream:
+        stream.write(text)
 
 
 def settle(scratch: Path, path: Path) -> None:

@@ -31,7 +31,17 @@ from pathlib import Path
 from typing import Any
 
 from composer_replication.core.errors import DataError, StoppedError
-from composer_replication.core.files import FOLDER, append_text, atomic_writer, is_alive, make_folder, make_private, open_private, sweep
+from composer_replication.core.files import (
+    FOLDER,
+    append_text,
+    atomic_writer,
+    is_alive,
+    make_folder,
+    make_private,
+    make_work,
+    open_private,
+    sweep,
+)
 from composer_replication.core.jsonl import dumps, write_json
 
 LATEST = "latest"
@@ -218,6 +228,7 @@ def create_run(
 
     Without a name the folder is called by the date and a letter: 2026-11-20-a, -b, ... `inputs` are (file, rows).
     """
+    make_work(runs.parent)
     make_folder(runs)
     path = _claim(runs, name)
     run = RunDir(path)
