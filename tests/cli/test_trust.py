@@ -205,6 +205,48 @@ def test_a_changed_moved_or_copied_file_is_not_trusted(strange: Path, tmp_path: 
     assert call("sites", cwd=strange).code == 1
 
 
+@pytest.mark.parametrize(
+    ("verb", "text", "program"),
+    [
+        (("sites",), '[sites]\ndetectors = ["evil.py:find"]\n', "evil.py"),
+        (("sites",), '[sites]\ndetectors = ["mine.kinds:find"]\n', "mine/kinds.py"),
+        (("sites",), '[sites]\ndetectors = ["mine.kinds:find"]\n', "mine/__init__.py"),
+        (("ingest", "logs"), '[ingest]\nscanner = ["./scan.sh", "{file}"]\n', "scan.sh"),
+        (("ingest", "logs"), '[ingest]\nscanner = ["sh", "scan.sh", "{file}"]\n', "scan.sh"),
+    ],
+)
+def test_a_program_beside_the_file_is_trusted_as_it_was(
+    strange: Path, tmp_path: Path, verb: tuple[str, ...], text: str, program: str
+) -> None:
+    """After a pull the settings may be the same, and what they name another program."""
+    (strange / "scan.sh").write_text("#!/bin/sh\nexit 0\n")
+    (strange / "scan.sh").chmod(0o755)
+    (strange / "mine").mkdir()
+    (strange / "mine" / "__init__.py").write_text("")
+    (strange / "mine" / "kinds.py").write_text("def find(session): return []\n")
+    settings(strange, text)
+    assert call("trust", cwd=strange).code == 0
+    assert "is not trusted" not in call(*verb, cwd=strange).err
+    (tmp_path / "mark").unlink(missing_ok=True)
+    with (strange / program).open("a") as stream:
+        stream.write(f"\ntouch {tmp_path / 'mark'}\n" if program == "scan.sh" else "\n# changed\n")
+    said = call(*verb, cwd=strange)
+    assert said.code == 1 and "is not trusted" in said.err and not ran(tmp_path)
+
+
+def test_a_command_of_the_file_names_programs_beside_the_file(strange: Path, tmp_path: Path) -> None:
+    """And never what happens to lie in the folder that somebody stands in."""
+    below = strange / "vendor"
+    below.mkdir()
+    for folder, code in ((strange, "exit 0"), (below, f"touch {tmp_path / 'mark'}")):
+        (folder / "scan.sh").write_text(f"#!/bin/sh\n{code}\n")
+        (folder / "scan.sh").chmod(0o755)
+    for scanner in ('["./scan.sh", "{file}"]', '["sh", "scan.sh", "{file}"]'):
+        settings(strange, f"[ingest]\nscanner = {scanner}\n")
+        assert call("trust", cwd=strange).code == 0
+        assert call("ingest", "../logs", cwd=below).code == 0 and not ran(tmp_path)
+
+
 def test_what_is_hashed_is_what_is_parsed(strange: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that changes between two reads: it is opened once."""
     file = settings(strange, "seed = 3\n")

@@ -149,6 +149,14 @@ def test_leftovers_of_the_earlier_version_go_too(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {f".a.jsonl.{parent}.part", ".notes.part", "a.part", ".gitignore"}
 
 
+def test_a_launch_removes_what_the_last_one_left(tmp_path: Path) -> None:
+    run = create_run(tmp_path / "runs", resolved={}, command="", seed=1, name="a")
+    (run.path / "tokens").mkdir()
+    (run.path / "tokens" / f".step_000001.json.{os.getpid()}-0a1b2c.part").write_text("half")
+    with run.attempt():
+        assert not list(run.path.rglob("*.part"))
+
+
 def test_half_a_checkpoint_goes_with_its_run_and_stays_with_one_that_is_alive(tmp_path: Path) -> None:
     dead = create_run(tmp_path / "runs", resolved={}, command="", seed=1, name="dead")
     alive = create_run(tmp_path / "runs", resolved={}, command="", seed=1, name="alive")

@@ -173,7 +173,16 @@ def read_settings(path: Path, *, typed: frozenset[str] = frozenset()) -> tuple[S
     _check_key_variables(tree, lines, path)
     _anchor_paths(tree, path.parent)
     powers = tuple(powers_of(tree, folder=path.parent, lines=lines, text_keys=_text_keys(), typed=typed))
-    return SettingsFile(path=path, sha256=hashlib.sha256(data).hexdigest(), powers=powers), tree, lines
+    programs = tuple((str(file), _hash_of(file)) for file in sorted({file for power in powers for file in power.programs}))
+    return SettingsFile(path=path, sha256=hashlib.sha256(data).hexdigest(), powers=powers, programs=programs), tree, lines
+
+
+def _hash_of(file: Path) -> str:
+    try:
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise ConfigError(f"cannot read what the settings name: {error.strerror}", where=str(file)) from error
 
 
 def _text_keys() -> frozenset[str]:
@@ -350,6 +359,10 @@ def _anchor_paths(tree: dict[str, Any], base: Path) -> None:
             node[name] = _absolute(base, value)
         elif isinstance(value, list):
             node[name] = [_absolute(base, v) if isinstance(v, str) else v for v in value]
+    ingest = tree.get("ingest")
+    scanner = ingest.get("scanner") if isinstance(ingest, dict) else None
+    if isinstance(ingest, dict) and isinstance(scanner, list):
+        ingest["scanner"] = [_program(base, word, first=n == 0) if isinstance(word, str) else word for n, word in enumerate(scanner)]
     student = tree.get("student")
     model = student.get("model") if isinstance(student, dict) else None
     if isinstance(student, dict) and isinstance(model, str) and model.startswith((".", "~")):  # a folder, not a hub name
@@ -358,11 +371,23 @@ def _anchor_paths(tree: dict[str, Any], base: Path) -> None:
     recipe = curate.get("recipe") if isinstance(curate, dict) else None
     if isinstance(curate, dict) and isinstance(recipe, str) and not is_shipped(recipe) and not recipe.isidentifier():
         curate["recipe"] = _absolute(base, recipe)
+    python = curate.get("data_juicer_python") if isinstance(curate, dict) else None
+    if isinstance(curate, dict) and isinstance(python, str) and python:
+        curate["data_juicer_python"] = _program(base, python, first=True)
     rollouts = tree.get("rollouts")
     env = rollouts.get("env") if isinstance(rollouts, dict) else None
     if isinstance(rollouts, dict) and isinstance(env, str) and ".py:" in env:  # a function in a file, not in a module
         file, _, function = env.rpartition(":")
         rollouts["env"] = f"{_absolute(base, file)}:{function}"
+
+
+def _program(base: Path, word: str, *, first: bool) -> str:
+    """A word of a command: a path is made absolute, a name on its own is one of PATH; an argument is a path where such a file is there.
+
+    Else a command of a project's file would run what happens to lie in the current folder.
+    """
+    is_path = "/" in word if first else (word.startswith(("./", "../", "~")) or ("\0" not in word and (base / word).is_file()))
+    return _absolute(base, word) if is_path else word
 
 
 def _absolute(base: Path, path: str) -> str:

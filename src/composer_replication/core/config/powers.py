@@ -28,12 +28,16 @@ Rule = Callable[[Any, Path], tuple[Does, str] | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Power:
-    """One setting that counts only from a trusted file, e.g. Power(key="ingest.scanner", does="runs", what='["sh", "x.sh"]', line=4)."""
+    """One setting that counts only from a trusted file, e.g. Power(key="ingest.scanner", does="runs", what='["sh", "x.sh"]', line=4).
+
+    `programs` are the files beside the settings that it would run: what they hold is trusted, or not, with the settings.
+    """
 
     key: str
     does: Does
     what: str
     line: int | None = None
+    programs: tuple[Path, ...] = ()
 
     def __str__(self) -> str:
         at = f"line {self.line}: " if self.line else ""
@@ -205,10 +209,29 @@ def powers_of(
             continue
         if found is not None:
             does, what = found
+            programs = tuple(programs_of(value, folder)) if does == "runs" else ()
             line = next((lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in lines), None)
             if line is None:  # only a table below it has a header: [replay.teacher.NAME]
                 line = min((at for other, at in lines.items() if other[: len(key)] == key), default=None)
-            yield Power(key=dotted, does=does, what=what, line=line)
+            yield Power(key=dotted, does=does, what=what, line=line, programs=programs)
+
+
+def programs_of(value: Any, folder: Path) -> Iterator[Path]:
+    """The files in a folder that a setting names as a program, a script, a recipe or a module; what these load is not looked at.
+
+    Example: programs_of(["./scan.sh", "{file}"], Path("/p")) -> Path("/p/scan.sh"), where there is such a file
+    """
+    for text in (
+        [value] if isinstance(value, str) else value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    ):
+        if not isinstance(text, str) or not text or "\0" in text:
+            continue
+        module = text.rpartition(":")[0]
+        packages = module.split(".")
+        inits = (f"{'/'.join(packages[:n])}/__init__.py" for n in range(1, len(packages) + 1))
+        for name in (text, module, f"{'/'.join(packages)}.py", *inits):
+            if name and name != ".py" and inside(folder / name, folder) and (folder / name).is_file():
+                yield folder / name
 
 
 _FOREIGN = re.compile(

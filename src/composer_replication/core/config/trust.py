@@ -5,11 +5,13 @@
     trusted.add(file)                # what `recompose trust FILE` does
 
 Like direnv: one content at one place. A file that changed, moved, or lies elsewhere with the same content - where its relative paths name
-other programs - is not trusted. What a trusted file names (a program, a Python file) is trusted with it, whatever it holds later.
+other programs - is not trusted. The programs, scripts, recipes and modules beside it that it names belong to that content; what these
+load in turn, and programs elsewhere on the machine, do not.
 
-RECOMPOSE_TRUST is for CI: the SHA-256 of each file, separated by commas or spaces. Any other value ("1", "all", the beginning of a hash)
-is an error: a project that sets the variable for everybody must not be able to speak for content that it does not hold yet. Nothing here
-reads a .env file; tools that do so let a project set this variable, and so say what they trust.
+RECOMPOSE_TRUST is for CI, which checks out one commit: the SHA-256 of each settings file alone, separated by commas or spaces. Any other
+value ("1", "all", the beginning of a hash) is an error: a project that sets the variable for everybody must not be able to speak for
+content that it does not hold yet. Nothing here reads a .env file; tools that do so let a project set this variable, and so say what
+they trust.
 """
 
 from __future__ import annotations
@@ -34,11 +36,15 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsFile:
-    """One file that was read: its place, the hash of the bytes that were parsed, what it can do, and why that counts."""
+    """One file that was read: its place, the hash of the bytes that were parsed, what it can do, and why that counts.
+
+    `programs` are the files beside it that it would run, each with its hash.
+    """
 
     path: Path
     sha256: str
     powers: tuple[Power, ...] = ()
+    programs: tuple[tuple[str, str], ...] = ()
     how: str = ""
 
     @property
@@ -71,7 +77,7 @@ class Trusted:
             return "harmless"
         if file.sha256 in self.hashes:
             return VARIABLE
-        return "trusted" if {"path": file.place, "sha256": file.sha256} in [_key(row) for row in self.rows()] else ""
+        return "trusted" if _key(_row(file)) in [_key(row) for row in self.rows()] else ""
 
     def rows(self) -> list[dict[str, Any]]:
         """The list; raises ConfigError where others can write it, or it holds something else."""
@@ -93,7 +99,7 @@ class Trusted:
     def add(self, file: SettingsFile) -> None:
         """Trust this content at this place, in place of what was trusted there before."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        self._write([*self._others(file.place), {"path": file.place, "sha256": file.sha256, "since": now}])
+        self._write([*self._others(file.place), {**_row(file), "since": now}])
 
     def forget(self, path: Path) -> bool:
         """No longer trust a file; False where it was not trusted."""
@@ -112,8 +118,12 @@ class Trusted:
 _ANEW = "look at it, then remove it and trust your settings files again: recompose trust FILE"
 
 
-def _key(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {"path": row["path"], "sha256": row["sha256"]}
+def _row(file: SettingsFile) -> dict[str, Any]:
+    return {"path": file.place, "sha256": file.sha256, "programs": dict(file.programs)}
+
+
+def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["path"], row["sha256"], row.get("programs")
 
 
 def refusal(file: SettingsFile) -> UntrustedError:
@@ -121,7 +131,7 @@ def refusal(file: SettingsFile) -> UntrustedError:
     listed = "\n".join(f"  {power}" for power in file.powers)
     what = f"this settings file is not trusted, and it would do more than set numbers; nothing was run or sent:\n{listed}"
     fix = (
-        f"read it; if it is yours: recompose trust {_quoted(file.path)}   (this content; a change asks again)\n"
+        f"read it; if it is yours: recompose trust {_quoted(file.path)}   (it, and the programs beside it that it names, as they are now)\n"
         f"for this call only: --trust-settings; in CI: {VARIABLE}={file.sha256}"
     )
     return UntrustedError(what, where=f"{file.path}:{file.powers[0].line or 1}", fix=fix)
