@@ -294,7 +294,8 @@ def test_flags_are_the_users_own_and_take_the_files_place(strange: Path, tmp_pat
     settings(strange, '[sites]\ndetectors = ["evil.py:find"]\n')
     assert call("sites", "--sites.detectors", "tool_error", cwd=strange).code == 0
     settings(strange, '[hints.writers]\nfile_missing = "evil.py:find"\n')  # a flag is laid over a table, and leaves the rest of it
-    assert call("hints", "--hints.writers", '{bad_arguments = "seen_paths"}', cwd=strange).code == 1
+    said = call("hints", "--hints.writers", '{bad_arguments = "seen_paths"}', cwd=strange)
+    assert said.code == 1 and "is not trusted" in said.err
 
 
 def test_a_terminal_is_asked_once_and_no_is_no(strange: Path, tmp_path: Path) -> None:
