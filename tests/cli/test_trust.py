@@ -198,11 +198,19 @@ def test_a_changed_moved_or_copied_file_is_not_trusted(strange: Path, tmp_path: 
     fill(other / "recompose", [session()])
     settings(other, text)
     assert call("sites", cwd=other).code == 1
-    (other / "recompose.toml").unlink()
-    (other / "recompose.toml").symlink_to(file)  # its relative paths would name other files
-    assert call("sites", cwd=other).code == 1
     assert call("trust", "--forget", cwd=strange).code == 0
     assert call("sites", cwd=strange).code == 1
+
+
+def test_a_link_to_a_trusted_file_is_another_place(strange: Path, tmp_path: Path) -> None:
+    """Its relative paths would name other files there."""
+    file = settings(strange, '[ingest]\nscanner = ["true"]\n')
+    assert call("trust", str(file), cwd=tmp_path).code == 0 and call("sites", cwd=strange).code == 0
+    other = tmp_path / "other"
+    fill(other / "recompose", [session()])
+    (other / "recompose.toml").symlink_to(file)
+    said = call("sites", cwd=other)
+    assert said.code == 1 and "is not trusted" in said.err
 
 
 @pytest.mark.parametrize(
