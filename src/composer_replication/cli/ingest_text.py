@@ -42,6 +42,8 @@ def show_reading(screen: Screen, reports: Sequence[FileReport], counts: Mapping[
     if len(rows) > len(shown):
         screen.line(f" ... and {len(rows) - len(shown)} more files (-v)")
     screen.line(f"\n {counts['sessions']} sessions  {counts['turns']} turns  {counts['calls']} tool calls")
+    if requests := sum(r.num_requests for r in reports):
+        screen.line(f" context  verified {sum(r.num_verified for r in reports)} of {requests} prompts that these logs hold word for word")
     for name, told in left_out(reports).items():
         screen.line(f" {name:8} {told}")
     if others:

@@ -43,9 +43,12 @@ def sessions(project: str = "", /, *, common: Common = Common()) -> int:
                 "first_seen": seen.first_seen,
                 "last_seen": seen.last_seen,
                 "file": seen.file,
+                "requests": head.get("requests", 0),
+                "requests_verified": head.get("requests_verified", 0),
+                "context": f"verified {head.get('requests_verified', 0)} of {head['requests']}" if head.get("requests") else "",
             }
         )
-    columns = ("id", "project", "turns", "started", "first_seen", "last_seen")
+    columns = ("id", "project", "turns", "started", "first_seen", "last_seen", "context")
     shown = [(ordinal(row["ordinal"]), *(str(row[name])[:16] if name in TIMES else row[name] for name in columns)) for row in rows]
     job.screen.table(shown, head=("", *(name.replace("_", " ") for name in columns)))
     size = sum(row["bytes"] for row in rows) / 1e6
