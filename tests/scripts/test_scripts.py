@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,9 @@ JUNIT = """<testsuites><testsuite>
 <testcase classname="tests.test_config" name="test_one"/>
 <testcase classname="tests.test_config" name="test_two[a]"/>
 <testcase classname="tests.test_config" name="test_gone"><skipped message="Skipped: set X"/></testcase>
+<testcase classname="tests.test_config" name="test_era[own]"/>
+<testcase classname="tests.test_config" name="test_era[public]"><skipped message="Skipped: needs the public sessions: set Y"/></testcase>
+<testcase classname="tests.test_config" name="test_counts"><skipped message="needs the public sessions: set Y"/></testcase>
 <testcase classname="tests.test_config" name="test_bad"><failure message="no"/></testcase>
 </testsuite></testsuites>"""
 
@@ -31,6 +36,8 @@ def junit(tmp_path: Path) -> Path:
         (["tests/test_config.py::test_one", "tests/test_config.py::test_two"], "works"),
         (["tests/test_config.py::test_gone"], "not run here"),
         (["tests/test_config.py::test_one", "tests/test_config.py::test_gone"], "not run here"),
+        (["tests/test_config.py::test_era"], "works"),
+        (["tests/test_config.py::test_counts"], "not run here"),
     ],
 )
 def test_a_capability_works_only_if_its_tests_ran(junit: Path, tests: list[str], state: str) -> None:
@@ -57,15 +64,37 @@ def test_a_stale_readme_is_refused_and_a_rewritten_one_is_not(tmp_path: Path, ju
     (tmp_path / "capabilities.toml").write_text('[[capability]]\nname = "x"\ntests = ["tests/test_config.py::test_one"]\n', "utf-8")
     readme = tmp_path / "README.md"
     readme.write_text(f"# t\n{capabilities.BEGIN}\nold\n{capabilities.END}\nrest\n", "utf-8")
-    assert capabilities.main([str(junit), "--check"]) == 1
+    assert capabilities.main([str(junit)]) == 1
     assert "old" in readme.read_text("utf-8")
-    assert capabilities.main([str(junit)]) == 0
+    assert capabilities.main([str(junit), "--write"]) == 0
     assert "| x | works |" in readme.read_text("utf-8") and readme.read_text("utf-8").endswith("rest\n")
-    assert capabilities.main([str(junit), "--check"]) == 0
+    assert capabilities.main([str(junit)]) == 0
+
+
+def test_a_row_of_the_public_sessions_is_the_same_with_and_without_them(junit: Path, tmp_path: Path) -> None:
+    row = {"name": "x", "public_sessions": ["tests/test_config.py::test_counts"]}
+    there = tmp_path / "there.xml"
+    there.write_text(re.sub(r"<skipped message=[^>]*public[^>]*/>", "", JUNIT), "utf-8")
+    with_them, without = (capabilities.status(row, capabilities.outcomes(path)) for path in (there, junit))
+    assert with_them == without == ("with the public sessions", "`tests/test_config.py::test_counts`")
+    there.write_text(re.sub(r"<skipped message=[^>]*public[^>]*/>", "<failure/>", JUNIT), "utf-8")
+    with pytest.raises(SystemExit):
+        capabilities.status(row, capabilities.outcomes(there))
+
+
+def test_files_that_a_run_writes_into_the_tree_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_tests, "ROOT", tmp_path)
+    assert run_tests.tree_state() == set()
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    (tmp_path / "a.md").write_text("one", "utf-8")
+    before = run_tests.tree_state()
+    assert before == run_tests.tree_state() != set()
+    (tmp_path / "a.md").write_text("two", "utf-8")
+    assert any("a.md" in entry for entry in run_tests.tree_state() ^ before)
 
 
 def test_the_closing_line_counts_every_case(junit: Path) -> None:
-    assert run_tests.closing_line(junit) == "2 passed, 1 failed, 1 skipped"
+    assert run_tests.closing_line(junit) == "3 passed, 1 failed, 3 skipped"
 
 
 def test_coverage_is_taken_per_room(tmp_path: Path) -> None:

@@ -25,10 +25,10 @@ from composer_replication.tokens.split import is_held_out, split_unit
 def build(*, common: Common = Common()) -> int:
     """Token sequences for the student: sessions, sites, hints, preferences and anchors -> examples/."""
     job = open_job(common)
-    inputs = [job.need_file(job.sessions, verb="ingest"), job.need_fresh(job.sites, verb="sites"), job.need_fresh(job.hints, verb="hints")]
-    inputs += [path for path in _pairs_and_anchors(job) if path is not None]
+    hints = job.need_fresh(job.hints, verb="hints") if job.sites.exists() else job.hints  # before the sites: it speaks for both
+    inputs = [job.need_file(job.sessions, verb="ingest"), job.need_fresh(job.sites, verb="sites"), hints]
     kept = kept_kinds(job)
-    inputs += [job.audit] if kept is not None else []
+    inputs += [path for path in (*_pairs_and_anchors(job), job.audit if kept is not None else None) if path is not None]
     tokenizer = make_tokenizer(job.config, job.sessions)
     renderer = Renderer.for_tokenizer(tokenizer, family=job.config.student.template)
     split = split_counts(job)

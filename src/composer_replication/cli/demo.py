@@ -60,8 +60,8 @@ def demo(*, from_scratch: bool = False, logs_only: bool = False, logs: int = NUM
         return job.finish({"student": str(shipped(STUDENT))}, wrote=wrote)
     for package in ("torch", "transformers", "accelerate"):
         need(package, extra="train")
-    if (folder / "logs").exists():
-        shutil.rmtree(folder / "logs")  # this run's own: another seed records other sessions
+    shutil.rmtree(folder / "logs", ignore_errors=True)  # this run's own, and the store of them: another seed records other sessions
+    _ = [(folder / name).unlink(missing_ok=True) for name in ("sessions.jsonl", "ingest.json")]
     make_work(folder)
     student = folder / "student" if from_scratch else shipped(STUDENT)
     write_text(config, SETTINGS.format(seed=job.config.seed, student=student.absolute().as_posix(), steps=STEPS))

@@ -48,6 +48,7 @@ def export(run: str = "", /, *, to: Path | None = None, adapter: bool = False, m
     from composer_replication.evaluation.players import player_of
 
     folder = open_run(run_folder(job, run))
+    job.tell_changed(folder)
     player, name = player_of(folder, name="exported"), str(folder.info()["id"])
     target = to if to is not None else job.work / "exports" / name
     form = _form(player, adapter=adapter)

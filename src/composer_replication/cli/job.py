@@ -7,7 +7,6 @@ job.command("sites")    -> "recompose sites -o work"   (with the flags that lead
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Iterator, Sequence
@@ -28,10 +27,10 @@ from composer_replication.core.config.load import LoadedConfig, load_config
 from composer_replication.core.config.powers import inside
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError, DataError, UntrustedError
-from composer_replication.core.jsonl import write_json
 from composer_replication.core.pseudonyms import store_key
 from composer_replication.core.redact import Redactor
-from composer_replication.core.rundir import sha256_of, sweep_work
+from composer_replication.core.rundir import RunDir, sweep_work
+from composer_replication.core.stamps import VERB_OF, Stale, changed_since, made_from, stale, stale_artefacts, write_stamp
 
 _DRIVEN: ContextVar[bool] = ContextVar("verbs are run one after the other by another verb", default=False)
 
@@ -150,21 +149,45 @@ class Job:
 
     def stamp(self, artefact: Path, *, made_from: Sequence[Path]) -> None:
         """Write beside an artefact which files it was made from, so that nobody uses it with others."""
-        write_json(_stamp_of(artefact), {"made_from": {path.name: sha256_of(path) for path in made_from}})
+        write_stamp(artefact, made_from=made_from)
 
     def need_fresh(self, artefact: Path, *, verb: str) -> Path:
-        """The artefact, or a DataError where it is missing or was made from other files than those that lie here now.
+        """The artefact, or a DataError where it is missing or was made, directly or not, from other files than those that lie here now.
 
         An artefact without a stamp is the user's own and is taken as it is; `build` still checks every call id.
         """
         self.need_file(artefact, verb=verb)
-        stamp = _stamp_of(artefact)
-        made_from: dict[str, str] = json.loads(stamp.read_text("utf-8"))["made_from"] if stamp.exists() else {}
-        for name, sha256 in made_from.items():
-            if sha256_of(self.need_file(self.work / name, verb=name.partition(".")[0])) != sha256:
-                what = f"{artefact.name} was made from another {name}: its turns may not be the ones that stand there now"
-                raise DataError(what, where=str(artefact), fix=f"run again: {self.command(verb)}")
+        for name in made_from(artefact):
+            if name in VERB_OF:
+                self.need_file(self.work / name, verb=VERB_OF[name])
+        if (found := stale(artefact, work=self.work)) is not None:
+            raise DataError(found.told, where=str(artefact), fix=self._again(found))
         return artefact
+
+    def is_usable(self, artefact: Path) -> bool:
+        """Whether an artefact is there and speaks of the files as they lie there now."""
+        return artefact.exists() and stale(artefact, work=self.work) is None
+
+    def tell_stale(self, *names: str) -> list[str]:
+        """Say in one line which of these artefacts of the work folder are of an older store, and what mends it; returns their names."""
+        old = {name: found for name in names if (found := stale(self.work / name, work=self.work)) is not None}
+        if old:
+            told = f"{', '.join(old)}: made from another {next(iter(old.values())).changed} than lies here now"
+            self.screen.line(f" stale    {told}; {self._again(*old.values())}", style="yellow")
+        return list(old)
+
+    def tell_changed(self, run: RunDir) -> list[str]:
+        """Say in one line which files are no longer those that a run was made from; returns their names, for --json."""
+        names = changed_since(run, work=self.work) if run.path.resolve().parent == self.runs.resolve() else []
+        if names:
+            told = f"{', '.join(names)} changed since this run was made from them; to train on what lies here now"
+            again = self._again(*stale_artefacts(self.work).values(), last="train")
+            self.screen.line(f" stale    {told}, {again}", style="yellow")
+        return names
+
+    def _again(self, *found: Stale, last: str = "") -> str:
+        verbs = [verb for verb in dict.fromkeys(VERB_OF.values()) if any(verb in one.verbs for one in found)]
+        return f"run again: {', then '.join(self.command(verb) for verb in (*verbs, *([last] if last else [])))}"
 
     def finish(self, result: dict[str, Any], *, wrote: list[Path], next_command: str = "", notes: dict[Path, str] | None = None) -> int:
         """End a verb: what was written (or would have been), the next command, and the JSON object."""
@@ -180,10 +203,6 @@ class Job:
         listed = [str(path) for path in wrote]
         self.screen.result({**result, "dry_run": self.dry_run, "would_write" if self.dry_run else "wrote": listed, "next": next_command})
         return 0
-
-
-def _stamp_of(artefact: Path) -> Path:
-    return artefact.with_suffix(".meta.json")
 
 
 def _size(path: Path) -> str:

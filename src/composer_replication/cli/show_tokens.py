@@ -23,6 +23,7 @@ LEGEND = {True: "green = lm_ce, yellow = hint target", False: "[lm_ce], {hint ta
 def show_example(job: Job, wanted: str, *, full: bool) -> int:
     """One example, or the list of them."""
     examples = load_dataset(job.need_file(job.examples, verb="build")).examples
+    job.tell_stale(job.examples.name)
     if not wanted:
         rows = [(ordinal(i, letter="e"), len(e.ids), len(e.trained), len(e.hints), e.id) for i, e in enumerate(examples, 1)]
         job.screen.table(rows, head=("", "tokens", "lm_ce spans", "hints", "id"))
@@ -96,6 +97,7 @@ def _parts(view: dict[str, Any], *, colour: bool, full: bool) -> Iterator[Any]:
 def show_pair(job: Job, wanted: str, *, full: bool) -> int:
     """One pair, or the list of them."""
     pairs = load_dataset(job.need_file(job.examples, verb="build")).pairs
+    job.tell_stale(job.examples.name)
     if not wanted:
         job.screen.table([(ordinal(i, letter="p"), p.site_id or "", p.id) for i, p in enumerate(pairs, 1)], head=("", "site", "id"))
         job.screen.result({"pairs": [{"ordinal": i, "id": p.id, "site": p.site_id} for i, p in enumerate(pairs, 1)]})

@@ -43,6 +43,7 @@ def train(*, resume: Path | None = None, accept_changes: bool = False, name: str
     tokenizer = _tokenizer(job)
     data = load_examples(job, tokenizer) if job.examples.is_dir() or not live else Dataset(examples=(), pairs=(), meta={})
     check_examples(job, data, kept := kept_kinds(job))
+    job.tell_stale(*([job.examples.name] if data.meta else []))
     sources = check_backend(config, data)
     plan = show_plan(job, data)
     say_gate(job, kept)

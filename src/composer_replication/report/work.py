@@ -14,6 +14,7 @@ from typing import Any
 from composer_replication.core.codec import read_hints, read_sessions, read_sites
 from composer_replication.core.errors import DataError
 from composer_replication.core.site import Hint, Site
+from composer_replication.core.stamps import stale_artefacts
 from composer_replication.core.trace import Session
 from composer_replication.report.funnel import TRAINED, file_chain, message_chain, preference_chain, read_object, read_skipped, site_chain
 from composer_replication.report.views import site_view
@@ -59,10 +60,12 @@ def work_view(work: Path, *, first: Sequence[str] = (), num_sites: int = SHOWN_S
 
     Raises DataError where sessions.jsonl or sites.jsonl is not there, or names what the other does not hold.
     """
-    sites = _read(read_sites, work / "sites.jsonl", verb="sites")
-    hints = {hint.site_id: hint for hint in _read(read_hints, work / "hints.jsonl", verb="hints", needed=False)}
-    skipped, held_out = read_skipped(work / "examples" / "skipped.jsonl")
-    meta = read_object(work / "examples" / "meta.json", verb="build")
+    sites, hints_file = _read(read_sites, work / "sites.jsonl", verb="sites"), work / "hints.jsonl"
+    old = stale_artefacts(work)  # what is of an older store is left out: its counts would not be those of these sessions
+    hints = {hint.site_id: hint for hint in ([] if "hints.jsonl" in old else _read(read_hints, hints_file, verb="hints", needed=False))}
+    built = "examples" not in old
+    skipped, held_out = read_skipped(work / "examples" / "skipped.jsonl") if built else ({}, frozenset())
+    meta = read_object(work / "examples" / "meta.json", verb="build") if built else None
     ingest = read_object(work / "ingest.json", verb="ingest")
     chosen = choose(sites, hints, first=first, num_sites=num_sites)
     by_session: dict[str, list[int]] = defaultdict(list)
@@ -81,7 +84,9 @@ def work_view(work: Path, *, first: Sequence[str] = (), num_sites: int = SHOWN_S
     messages = message_chain(
         messages=logs.messages, held_out=logs.held_out_messages, trained=counts.get("trained_messages", 0), skipped=skipped
     )
-    preference = preference_chain(work, skipped=skipped, held_out=held_out, pairs=counts.get("pairs") if meta else None)
+    pairs = counts.get("pairs") if meta else None
+    replayed = old.keys().isdisjoint(("answers.jsonl", "preferences.jsonl", "anchors.jsonl"))
+    preference = preference_chain(work, skipped=skipped, held_out=held_out, pairs=pairs) if replayed else []
     told = {"hint", "lm_ce", "session"} | ({"preference"} if preference else set())
     return {
         "path": str(work),
@@ -89,7 +94,8 @@ def work_view(work: Path, *, first: Sequence[str] = (), num_sites: int = SHOWN_S
         "sites": len(sites),
         "mistakes": sum(site.category in TRAINED for site in sites),
         "hints": len(hints),
-        "hints_written": (work / "hints.jsonl").exists(),
+        "hints_written": hints_file.exists() and "hints.jsonl" not in old,
+        "stale": [one.told for one in old.values()],
         "built": meta is not None,
         "origins": dict(logs.origins),
         **_tables(sites, hints, logs),

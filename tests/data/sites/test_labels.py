@@ -1,8 +1,9 @@
-"""The default detectors against verdicts that a reader gave on public sessions."""
+"""The default detectors on sessions of our own of every era, and against verdicts that a reader gave on public sessions."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,27 @@ from composer_replication.core.site import Site
 from composer_replication.data.ingestion.claude_code import ingest
 from composer_replication.data.ingestion.find import find_logs
 from composer_replication.data.sites.find import find_sites
+from tests.conftest import OWN_LOGS
 
 MIN_PRECISION = 0.95
+
+
+# What our own sessions were written to hold, by what the program's results say.
+OWN_MISTAKES = {"unknown_tool": 6, "file_missing": 7, "bad_arguments": 6}
+OWN_MISTAKES |= {"edit_no_match": 6, "edit_multi_match": 2, "edit_not_read": 5, "edit_stale": 1}
+NEVER_A_MISTAKE = ("test_failed", "hook_blocked", "user_rejected", "interrupted", "permission_denied", "sibling_errored")
+
+
+def test_sessions_of_our_own_give_the_same_sites() -> None:
+    sites = [
+        site
+        for result in ingest(find_logs(OWN_LOGS))
+        for session in result.sessions
+        for site in find_sites(session, settings=SitesSettings())
+    ]
+    mistakes = Counter(site.kind for site in sites if site.category == "mistake")
+    assert {kind: mistakes[kind] for kind in OWN_MISTAKES} == OWN_MISTAKES
+    assert {site.kind for site in sites} >= set(NEVER_A_MISTAKE) and not mistakes.keys() & set(NEVER_A_MISTAKE)
 
 
 @pytest.mark.real
