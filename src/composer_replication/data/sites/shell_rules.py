@@ -34,6 +34,11 @@ REMOVERS = word_set("rm rmdir mv unlink trash")
 ONLINE = word_set("curl wget git gh npm pip pip3 uv brew docker ssh scp rsync kubectl yarn pnpm gcloud")
 SEARCHERS = word_set("grep egrep fgrep rg ag pgrep which test [ fd")
 
+PATH_STATED = frozenset(("file_missing", "shell_missing_path"))
+"""A path that is not there and that the message used as a fact: a mistake."""
+PATH_EXPLORED = "path_explored"
+"""A path that is not there and that the message looked for: a sound question whose answer is no. Never trained on by default."""
+
 Needs = Literal["shell", "named", "command", "option", "inline", "program"]
 
 
