@@ -91,6 +91,7 @@ def _paths(labels: Sequence[Label], found: Mapping[Key, Site]) -> dict[str, Any]
     stated, explored = by["stated"], by["explored"]
     return {
         "stated called stated": share(sum(one in {f"mistake/{kind}" for kind in PATH_STATED} for one in stated), len(stated)),
+        "stated called a mistake": share(sum(one.startswith("mistake/") for one in stated), len(stated)),
         "explored called explored": share(sum(one.endswith(f"/{PATH_EXPLORED}") for one in explored), len(explored)),
         "explored kept out of training": share(sum(not one.startswith("mistake/") for one in explored), len(explored)),
     }

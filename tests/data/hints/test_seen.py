@@ -59,7 +59,7 @@ def test_a_failed_call_shows_no_path_and_a_removed_one_is_forgotten() -> None:
     assert seen_paths(at_the_end(*did(("a", "Read", {"file_path": "a.py"}), MISSING, True))) == []
     found = did(bash("a", "git ls-files"), "src/a.py\nsrc/b.py")
     assert seen_paths(at_the_end(*found, *did(bash("b", "rm src/a.py"), ""))) == ["src/b.py"]
-    assert seen_paths(at_the_end(*found, *did(bash("b", "git mv src/b.py src/c.py"), ""))) == ["src/a.py"]
+    assert seen_paths(at_the_end(*found, *did(bash("b", "git mv src/b.py src/c.py"), ""))) == ["src/a.py", "src/c.py"]
 
 
 def test_what_came_after_the_site_or_was_cleared_is_not_seen() -> None:

@@ -68,7 +68,7 @@ def test_an_unset_flag_is_an_error_only_where_the_agent_itself_says_so() -> None
     assert find(one_call("Read", {"file_path": "x"}, "     1\tFile does not exist.", error=None)) == []
     assert find(one_call("Read", {"file_path": "x"}, MISSING, error=False)) == []
     assert (
-        only(one_call("Bash", {"command": "ls nowhere"}, "Exit code 1\nls: nowhere: No such file or directory", error=None)).category
+        only(one_call("Bash", {"command": "cat nowhere"}, "Exit code 1\ncat: nowhere: No such file or directory", error=None)).category
         == "mistake"
     )
 

@@ -12,16 +12,21 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from composer_replication.core.trace import ToolSpec
+from composer_replication.core.trace import ToolCall, ToolSpec
 from composer_replication.data.hints.context import SiteContext, Writer
 from composer_replication.data.hints.rules import rule_for_kind, rule_for_tool
-from composer_replication.data.hints.seen import alike, commands_that_worked, known_paths_near, refs_seen, wrong_path
+from composer_replication.data.hints.seen import PATH_KEYS, alike, commands_that_worked, known_paths_near, refs_seen, wrong_path
 from composer_replication.data.sites.judge import is_error, judge
-from composer_replication.data.sites.repeats import canonical
-from composer_replication.data.sites.shell import parse, shell_command
+from composer_replication.data.sites.repeats import canonical, only_reads
+from composer_replication.data.sites.shell import SHELL_KEYWORDS, parse, shell_command
+from composer_replication.data.sites.shell_rules import PATH_EXPLORED
 
 MAX_COMMANDS = 12
 MAX_FIELDS = 24
+MIN_LINE = 6
+"""A shorter line of an edit (a brace, `return`) stands anywhere and says nothing about the region."""
+READERS = frozenset(("Read", "read", "read_file", "view"))
+_NUMBERED = re.compile(r"^\s*\d+(?:→|\t)")
 
 TEMPLATES: dict[str, str] = {
     "available_tools": "Reminder: available tools: {tools}.",
@@ -33,6 +38,7 @@ TEMPLATES: dict[str, str] = {
     "reread": (
         "Before editing {name}, read the region you are about to change again and copy the old text from it exactly, blanks included."
     ),
+    "copy_exactly": "The text to replace in {name} was read above: copy it from that result exactly, blanks included.",
     "read_first": "{name} has to be read with the file-reading tool before it can be edited or overwritten.",
     "edit_multi_match": (
         "The text you are about to replace stands in {name} more than once: include the lines around it, or replace all on purpose."
@@ -53,9 +59,9 @@ TEMPLATES: dict[str, str] = {
     "shell_syntax_program": (
         "Put the expression in single quotes, without backslashes before characters that need none, and check its syntax."
     ),
-    "shell_unknown_command": "The command {name} is not installed here. Commands that worked so far: {commands}.",
-    "shell_bad_option": "{name} is not an option or subcommand of this program: check its help before using it.",
-    "shell_usage": "Check this program's usage before the call: it does not take these arguments.",
+    "shell_unknown_command": "Commands that worked so far: {commands}. Check that any other is installed before using it.",
+    "shell_keyword": "A keyword of the shell comes first on the line, and assignments behind it.",
+    "shell_bad_option": "Check this program's help before the call: use only options and subcommands that it lists.",
     "known_refs": "Branches seen so far: {refs}.",
     "rules": "{rule}",
 }
@@ -137,8 +143,30 @@ def _name(context: SiteContext) -> str:
 
 
 def reread(context: SiteContext) -> str | None:
-    """Read the region again before editing: the text to replace was not copied from the file as it is."""
-    return _fill("reread", name=_name(context))
+    """Read the region again before editing; where it stands above and nothing changed it since, copy from there."""
+    return _fill("copy_exactly" if context.site.kind == "edit_no_match" and _region_in_view(context) else "reread", name=_name(context))
+
+
+def _region_in_view(context: SiteContext) -> bool:
+    """Whether the last thing that happened to the file in view is a Read that shows a line of the text to replace."""
+    old = next((v for k in ("old_string", "old_str", "old_text") if context.call and isinstance(v := context.call.arguments.get(k), str)), "")
+    wanted = {line.strip() for line in old.splitlines() if len(line.strip()) >= MIN_LINE}
+    name, shown = posixpath.basename(wrong_path(context)), False
+    for call, result in context.answered():
+        if posixpath.basename(_file_of(call)) == name:
+            if call.name in READERS:
+                lines = {_NUMBERED.sub("", line).strip() for line in result.text.splitlines()}
+                shown = bool(wanted & lines) or (shown and not is_error(call, result))
+            elif not is_error(call, result):
+                shown = False
+        elif (command := shell_command(call.name, call.arguments)) is not None and name in command and not only_reads(call):
+            shown = False
+    return shown
+
+
+def _file_of(call: ToolCall) -> str:
+    value = next((call.arguments[k] for k in PATH_KEYS if k in call.arguments), "")
+    return value if isinstance(value, str) else ""
 
 
 def read_first(context: SiteContext) -> str | None:
@@ -192,16 +220,16 @@ def shell_syntax(context: SiteContext) -> str | None:
 
 
 def shell_unknown_command(context: SiteContext) -> str | None:
-    """The command is not there; which commands are, as far as the session has shown."""
+    """Which commands are there, as far as the session has shown; the missing one is not named, for a name makes it likelier."""
+    if context.subject in SHELL_KEYWORDS:
+        return _fill("shell_keyword")
     worked = [c for c in commands_that_worked(context) if c != context.subject][:MAX_COMMANDS]
-    if not worked or not context.subject:
-        return None
-    return _fill("shell_unknown_command", name=f"`{context.subject}`", commands=", ".join(worked))
+    return _fill("shell_unknown_command", commands=", ".join(worked)) if worked and context.subject else None
 
 
 def shell_bad_option(context: SiteContext) -> str | None:
-    """The option or subcommand does not exist."""
-    return _fill("shell_bad_option", name=f"`{context.subject}`") if context.subject else _fill("shell_usage")
+    """Look into the help; the option that does not exist is not named, for a name makes it likelier."""
+    return _fill("shell_bad_option")
 
 
 def known_refs(context: SiteContext) -> str | None:
@@ -235,6 +263,7 @@ WRITERS: dict[str, Writer] = {
     "structured_output_invalid": tool_schema,
     "file_missing": known_paths,
     "shell_missing_path": shell_missing_path,
+    PATH_EXPLORED: shell_missing_path,
     "is_directory": is_directory,
     "edit_no_match": reread,
     "edit_stale": reread,
@@ -266,7 +295,7 @@ KNOWS: dict[Writer, tuple[str, ...]] = {
     repeated_call: ("kind", "call"),
     shell_syntax: ("kind", "error_text"),
     shell_unknown_command: ("kind", "error_text", "commands_seen"),
-    shell_bad_option: ("kind", "error_text"),
+    shell_bad_option: ("kind",),
     rules: ("kind", "call", "rules"),
     kind_rule: ("kind", "rules"),
     tool_rule: ("call", "rules"),

@@ -56,7 +56,7 @@ class _Repeats:
         self.barriers: list[bool] = []
         self.last_barrier: list[int] = []
         for index, turn in enumerate(session.turns):
-            reading = [call for call in turn.calls if _only_reads(call)]
+            reading = [call for call in turn.calls if only_reads(call)]
             self.keys.append([((call.name, canonical(call)), call) for call in reading])
             self.barriers.append(turn.role in ("user", "system") or len(reading) < len(turn.calls))
             self.last_barrier.append(index if self.barriers[-1] else self.last_barrier[-1] if index else -1)
@@ -131,7 +131,8 @@ def same_call(one: ToolCall, other: ToolCall) -> bool:
     return one.name == other.name and canonical(one) == canonical(other)
 
 
-def _only_reads(call: ToolCall) -> bool:
+def only_reads(call: ToolCall) -> bool:
+    """Whether a call can change nothing: a reading tool, or a shell line of reading programs."""
     if call.name in READ_ONLY_TOOLS:
         return True
     command = shell_command(call.name, call.arguments)

@@ -22,9 +22,10 @@ from composer_replication.data.sites.words import MAX_DEPTH, OpenQuoteError, Ope
 SHELL_TOOLS = word_set("""
     Bash bash shell sh exec exec_command local_shell run_shell_command execute_bash terminal run_terminal_cmd run_command execute_command
 """)
-_SHELLS = frozenset(("sh", "bash", "zsh", "dash", "ksh"))
+SHELLS = frozenset(("sh", "bash", "zsh", "dash", "ksh"))
 _ASSIGNMENT = re.compile(r"^[A-Za-z_]\w*=")
 _HEREDOC = re.compile(r"<<-?[ \t]*(['\"]?)([A-Za-z_]\w*)\1(.*?)\n(.*?)(?:\n[ \t]*\2[ \t]*(?=\n|$|\))|\Z)", re.DOTALL)
+SHELL_KEYWORDS = word_set("time then do else if while until ! { } for case function select [[")
 # Words that stand before the program that really runs: `sudo timeout 10 uv run pytest` runs pytest.
 _PREFIX_WORDS = word_set("sudo time timeout env nohup exec command builtin then do else if while until ! { } nice xargs npx uvx bunx eval stdbuf doas setsid")
 # Their options that take the next word: `sudo -u me rm x` runs rm.
@@ -241,6 +242,6 @@ def _glob_match(thing: str, word: str) -> bool:
 
 def is_own_program(simple: Simple) -> bool:
     """Whether a program is the project's own (run by path, or through a task runner), so that its usage errors are what is tested."""
-    if simple.name in _SHELLS:
+    if simple.name in SHELLS:
         return "-c" not in simple.words
     return "/" in simple.program and not simple.program.startswith(SYSTEM_FOLDERS)
