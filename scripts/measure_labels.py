@@ -63,11 +63,11 @@ def measure(labels: Sequence[Label], found: Mapping[Key, Site]) -> dict[str, Any
     ours = [_category(found, label) for label in labels]
     theirs = [str(label["verdict"]) for label in labels]
     groups = {"all": [True] * len(labels), "flagged": [bool(x["flagged"]) for x in labels], "not flagged": [not x["flagged"] for x in labels]}
+    groups["sure"] = [not x.get("unsure") for x in labels]
     mistake = {name: _both("mistake", ours, theirs, taken) for name, taken in groups.items()}
-    sure = [not label.get("unsure") for label in labels]
-    mistake["sure"] = _both("mistake", ours, theirs, sure)
     verdicts = {name: _both(name, ours, theirs, groups["all"]) for name in sorted({*theirs, *ours})}
-    return {"labels": len(labels), "mistake": mistake, "verdicts": verdicts, "paths": _paths(labels, found)}
+    sizes = {name: sum(taken) for name, taken in groups.items()}
+    return {"labels": len(labels), "labels_by": sizes, "mistake": mistake, "verdicts": verdicts, "paths": _paths(labels, found)}
 
 
 def _category(found: Mapping[Key, Site], label: Label) -> str:
@@ -139,6 +139,9 @@ def main(arguments: list[str]) -> int:
     measured = measure(labels, found)
     print(f"{len(labels)} labels of {len({x['file'] for x in labels})} sessions; {len(given) - len(labels)} without their session")
     print(table(measured))
+    labelled = {(x["file"], x["call_id"]) for x in labels}
+    unread = sum(s.category == "mistake" and key[0] in {x["file"] for x in labels} and key not in labelled for key, s in found.items())
+    print(f"{unread} of our mistakes in these sessions have no label")
     if options.misses:
         print("\n".join(misses(labels, found)))
     if options.json:

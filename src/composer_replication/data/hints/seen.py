@@ -143,6 +143,7 @@ def known_paths_near(context: SiteContext, *, limit: int = MAX_PATHS) -> list[st
     scored: dict[str, tuple[float, str]] = {}
     for full, path in _with_folders(found.names, name=posixpath.basename(wrong_full)):
         score = _nearness(wrong_full, full)
+        path = full if path.rstrip("/") == wrong.rstrip("/") else path  # the same words again would say nothing: from where they hold
         if score > 0 and full != wrong_full and (full not in scored or len(path) < len(scored[full][1])):
             scored[full] = (score, path)
     best = sorted(scored.values(), key=lambda item: (-item[0], item[1]))

@@ -26,6 +26,10 @@ MAX_FIELDS = 24
 MIN_LINE = 6
 """A shorter line of an edit (a brace, `return`) stands anywhere and says nothing about the region."""
 READERS = frozenset(("Read", "read", "read_file", "view"))
+# Lines after which a file that they do not name may read otherwise: formatters, and git where it changes the files.
+_REWRITES = re.compile(
+    r"fmt|format|fix\b|prettier|\bblack\b|\bpatch\b|\bgit (?:-C \S+ )?(?:checkout|switch|pull|merge|rebase|stash|reset|restore|apply|cherry-pick|revert)"
+)
 _NUMBERED = re.compile(r"^\s*\d+(?:→|\t)")
 
 TEMPLATES: dict[str, str] = {
@@ -36,7 +40,7 @@ TEMPLATES: dict[str, str] = {
     "known_paths": "Paths seen so far that exist: {paths}. Use one of these, or list the folder first.",
     "make_folder": "A file can only be written into a folder that exists: create the folder of {name} first.",
     "reread": (
-        "Before editing {name}, read the region you are about to change again and copy the old text from it exactly, blanks included."
+        "Before editing {name}, read the region you are about to change and copy the old text from it exactly, blanks included."
     ),
     "copy_exactly": "The text to replace in {name} was read above: copy it from that result exactly, blanks included.",
     "read_first": "{name} has to be read with the file-reading tool before it can be edited or overwritten.",
@@ -45,11 +49,13 @@ TEMPLATES: dict[str, str] = {
     ),
     "edit_no_change": "The new text must differ from the old text; check whether the change to {name} is already there.",
     "too_large": "{name} is too large to read at once: read a part of it by line range, or search in it.",
+    "too_large_part": "Read fewer lines of {name} at a time, or search in it.",
     "is_directory": "{name} is a directory: list its files instead of reading it as one.",
     "repeated_call": (
         "This call was already made {ago} messages above with the same arguments and nothing has changed since: its result is in view."
     ),
     "shell_syntax_quote": "Quote every argument that holds brackets, stars or question marks, so that the shell does not expand it.",
+    "shell_syntax_equals": "Quote a word that begins with an equals sign: zsh takes it for the name of a program.",
     "shell_syntax_substitution": (
         "Keep the command line simple: run assignments, substitutions and pipes as separate commands, and quote every special character."
     ),
@@ -62,6 +68,10 @@ TEMPLATES: dict[str, str] = {
     "shell_unknown_command": "Commands that worked so far: {commands}. Check that any other is installed before using it.",
     "shell_keyword": "A keyword of the shell comes first on the line, and assignments behind it.",
     "shell_bad_option": "Check this program's help before the call: use only options and subcommands that it lists.",
+    "shell_usage": "Check this program's usage before the call: it does not take these arguments.",
+    "shell_task": "List the tasks or scripts that the project defines before running one.",
+    "shell_query": "Check the schema of the interface before the query: use only fields and arguments that it has.",
+    "list_ref": "List the files of a branch or commit with `git ls-tree` before showing one of them.",
     "known_refs": "Branches seen so far: {refs}.",
     "rules": "{rule}",
 }
@@ -144,7 +154,9 @@ def _name(context: SiteContext) -> str:
 
 def reread(context: SiteContext) -> str | None:
     """Read the region again before editing; where it stands above and nothing changed it since, copy from there."""
-    return _fill("copy_exactly" if context.site.kind == "edit_no_match" and _region_in_view(context) else "reread", name=_name(context))
+    if context.site.kind == "edit_no_match" and _region_in_view(context):
+        return _fill("copy_exactly", name=_name(context))
+    return _fill("reread", name=_name(context))
 
 
 def _region_in_view(context: SiteContext) -> bool:
@@ -157,10 +169,10 @@ def _region_in_view(context: SiteContext) -> bool:
             if call.name in READERS:
                 lines = {_NUMBERED.sub("", line).strip() for line in result.text.splitlines()}
                 shown = bool(wanted & lines) or (shown and not is_error(call, result))
-            elif not is_error(call, result):
+            elif not is_error(call, result) and not only_reads(call):
                 shown = False
-        elif (command := shell_command(call.name, call.arguments)) is not None and name in command and not only_reads(call):
-            shown = False
+        elif (command := shell_command(call.name, call.arguments)) is not None and not only_reads(call):
+            shown = shown and name not in command and not _REWRITES.search(command)
     return shown
 
 
@@ -185,8 +197,9 @@ def edit_no_change(context: SiteContext) -> str | None:
 
 
 def too_large(context: SiteContext) -> str | None:
-    """Read a part."""
-    return _fill("too_large", name=_name(context))
+    """Read a part, or a smaller one."""
+    part = context.call is not None and bool({"limit", "offset", "pages"} & context.call.arguments.keys())
+    return _fill("too_large_part", name=_name(context)) if part else _fill("too_large", name=_name(context))
 
 
 def is_directory(context: SiteContext) -> str | None:
@@ -212,6 +225,10 @@ def shell_syntax(context: SiteContext) -> str | None:
     detail = judge(context.call, context.evidence).detail
     if "no matches found" in detail:
         return _fill("shell_syntax_quote")
+    if re.search(r": =\S* not found$", detail):
+        return _fill("shell_syntax_equals")
+    if (near := re.search(r"parse error near [`'](\w+)'", detail)) and near.group(1) in SHELL_KEYWORDS:
+        return _fill("shell_keyword")
     if re.match(r"(?:Syntax|Indentation|Tab)Error", detail):
         return _fill("shell_syntax_inline")
     if re.match(r"(?:jq|g?awk|sed|[ef]?grep|rg|fd): ?|failed to parse jq", detail):
@@ -229,11 +246,20 @@ def shell_unknown_command(context: SiteContext) -> str | None:
 
 def shell_bad_option(context: SiteContext) -> str | None:
     """Look into the help; the option that does not exist is not named, for a name makes it likelier."""
+    said = context.evidence.text if context.evidence else ""
+    if re.search(r"\bgh: Field '", said):
+        return _fill("shell_query")
+    if re.search(r"[Mm]issing script|No rule to make target|no tasks? .* found|^error Command", said, re.MULTILINE):
+        return _fill("shell_task")
+    if re.search(r"^accepts .*arg\(s\)", said, re.MULTILINE):
+        return _fill("shell_usage")
     return _fill("shell_bad_option")
 
 
 def known_refs(context: SiteContext) -> str | None:
-    """Branches that git has named so far, nearest first; paths where the unknown thing looks like one."""
+    """Branches that git has named so far, nearest first; paths where the unknown thing looks like one; a listing for a file of a branch."""
+    if context.evidence and re.search(r"path '[^'\n]+' (?:does not exist in|exists on disk, but not in)", context.evidence.text):
+        return _fill("list_ref")
     names = [r for r in refs_seen(context) if r != context.subject]
     near = alike(context.subject, names) or names[:3]
     if not near or "." in posixpath.basename(context.subject):
@@ -295,7 +321,7 @@ KNOWS: dict[Writer, tuple[str, ...]] = {
     repeated_call: ("kind", "call"),
     shell_syntax: ("kind", "error_text"),
     shell_unknown_command: ("kind", "error_text", "commands_seen"),
-    shell_bad_option: ("kind",),
+    shell_bad_option: ("kind", "error_text"),
     rules: ("kind", "call", "rules"),
     kind_rule: ("kind", "rules"),
     tool_rule: ("call", "rules"),
@@ -314,6 +340,8 @@ def knows(writer: Writer, context: SiteContext, *, text: str) -> tuple[str, ...]
         return ("kind", "tools:reconstructed")
     if writer is tool_schema and _is_from(text, "tool_used_before"):
         return ("kind", "call", "calls_seen")
+    if writer is known_refs and _is_from(text, "list_ref"):
+        return ("kind", "error_text")
     if writer is shell_missing_path and _is_from(text, "make_folder"):
         return ("kind", "error_text", "call")
     if writer is rules:
