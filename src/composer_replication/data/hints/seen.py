@@ -98,11 +98,23 @@ def _follow(
                 if full not in shown or shown[full][1] != stood or len(path) < len(shown[full][0]):
                     shown[full] = (path, stood)
                 refused.discard(full)
-    elif in_view is not None and judge(call, result).kind in (PATH_EXPLORED, *PATH_STATED):
-        if command is None and (full := resolve(_argument(call).rstrip("/") or "/", cwd)) is not None:
-            refused.add(full)
+    elif failed and (missed := _missed(call, result, cwd=before)):
+        for path in [path for path in shown if Gone(missed).covers(path)]:  # whatever was shown before: it is not there now
+            del shown[path]
+        if in_view is not None and command is None:
+            refused.add(missed)
     told = _CWD.findall(result.text[-400:]) if command is not None or failed else []
     return str(told[-1]) if told else cwd
+
+
+def _missed(call: ToolCall, result: ToolResult, *, cwd: str | None) -> str:
+    """The path, in full, that a refusal says is not there; of a shell line only an absolute one, for it may have moved on its way."""
+    verdict = judge(call, result)
+    if verdict.kind not in (PATH_EXPLORED, *PATH_STATED):
+        return ""
+    is_shell = shell_command(call.name, call.arguments) is not None
+    path = verdict.subject if is_shell else _argument(call)
+    return "" if not path or (is_shell and (not path.startswith("/") or "*" in path)) else resolve(path.rstrip("/") or "/", cwd) or ""
 
 
 def _argument(call: ToolCall) -> str:
@@ -118,16 +130,18 @@ def wrong_path(context: SiteContext) -> str:
     return context.subject if shell_command(context.call.name, context.call.arguments) is not None else _argument(context.call)
 
 
-def _wrong_in_full(context: SiteContext, wrong: str, cwd: str | None) -> str:
-    """The wrong path from where the shell stood when it was used: `cd src && cat a.py` means src/a.py."""
+def _wrong_in_full(context: SiteContext, wrong: str, cwd: str | None) -> tuple[str, bool]:
+    """The wrong path from where the shell stood when it was used (`cd src && cat a.py` means src/a.py), and whether it was to be run."""
     command = shell_command(context.call.name, context.call.arguments) if context.call else None
+    full = resolve(wrong.rstrip("/") or "/", cwd) or posixpath.normpath(wrong)
     if command is not None:
         parsed = parse(command)
         for simple, here in zip(parsed.simple, effects(parsed, cwd).at, strict=True):
-            if wrong in (simple.program, *simple.words, *simple.redirects):
-                cwd = here
-                break
-    return resolve(wrong.rstrip("/") or "/", cwd) or posixpath.normpath(wrong)
+            if resolve(simple.program, here) == full or wrong == simple.program:
+                return resolve(simple.program, here) or full, True
+            if wrong in (*simple.words, *simple.redirects):
+                return resolve(wrong.rstrip("/") or "/", here) or full, False
+    return full, False
 
 
 def known_paths_near(context: SiteContext, *, limit: int = MAX_PATHS) -> list[str]:
@@ -139,9 +153,10 @@ def known_paths_near(context: SiteContext, *, limit: int = MAX_PATHS) -> list[st
     if not wrong:
         return []
     found = places(context)
-    wrong_full = _wrong_in_full(context, wrong, found.cwd)
+    wrong_full, is_program = _wrong_in_full(context, wrong, found.cwd)
     scored: dict[str, tuple[float, str]] = {}
-    for full, path in _with_folders(found.names, name=posixpath.basename(wrong_full)):
+    candidates = found.names.items() if is_program else _with_folders(found.names, name=posixpath.basename(wrong_full))
+    for full, path in candidates:
         score = _nearness(wrong_full, full)
         path = full if path.rstrip("/") == wrong.rstrip("/") else path  # the same words again would say nothing: from where they hold
         if score > 0 and full != wrong_full and (full not in scored or len(path) < len(scored[full][1])):
@@ -235,8 +250,8 @@ def _paths_of_shell(command: Command, done: Effects, text: str) -> Iterator[tupl
     if any(other.name not in (_FILTERS if other in piped else _SILENT) for other in rest) or one.depth or one.writes:
         return
     said = {" ".join(other.words) for other in rest if other.name == "echo"}
-    found = [path for path in _listed(one, text) if path not in said]
-    yield from ((path, here) for path in found)
+    lines = "\n".join(line for line in text.splitlines() if line.strip() not in said)
+    yield from ((path, here) for path in _listed(one, lines))
 
 
 def _listed(one: Simple, text: str) -> Iterator[str]:

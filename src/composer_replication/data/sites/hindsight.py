@@ -16,7 +16,7 @@ from composer_replication.data.sites.verdict import Verdict
 
 # "Let me check if there is a config for this", "see whether it exists": the last sentence before the call, or the call's description.
 _LOOKS_FOR = re.compile(
-    r"\b(?:if|whether)\b[^.!?\n]{0,60}\b(?:exists?|there(?:'s| is| are)|present|available|ha(?:s|ve) an?)\b"
+    r"\b(?:if|whether)\b(?:[^.!?\n]|\.(?=\S)){0,60}\b(?:exists?|there(?:'s| is| are)|present|available|ha(?:s|ve) an?)\b"
     r"|\b(?:is|are) there (?:an?|any)\b|\bany existing\b",
     re.IGNORECASE,
 )

@@ -144,9 +144,9 @@ def parse(command: str) -> Command:
 def _tokens(text: str) -> list[Word | Operator]:
     try:
         return split(text)
-    except OpenQuoteError:  # the words are still worth having
+    except OpenQuoteError:  # the words are still worth having, and none of them is certain
         parts = re.split(r"[ \t\r]+|(?<=[;|&\n])|(?=[;|&\n])", text)
-        return [Operator(part) if re.fullmatch(r"[;|&\n]", part) else Word(part) for part in parts if part]
+        return [Operator(part) if re.fullmatch(r"[;|&\n]", part) else Word(part, expands=True) for part in parts if part]
 
 
 class _Reader:

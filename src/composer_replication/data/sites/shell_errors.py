@@ -204,7 +204,7 @@ def _about_the_line(rule: ShellRule, command: Command, *, subject: str, writer: 
     if rule.needs == "program":
         return bool(writer) and (option is None or _was_given(command, writer, option))
     if rule.needs == "command":
-        return any(subject in (s.program, s.name, *s.words[:1]) or subject in _nested(s) for s in command.simple)
+        return any(subject in (s.program, s.name, *s.words[:1], *s.wrappers) or subject in _nested(s) for s in command.simple)
     if rule.needs == "option":
         # A message that names nothing can be about any part of the line: all of it must be stock then.
         return (any if subject else all)(_takes(s, subject) for s in command.simple)

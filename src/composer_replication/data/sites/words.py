@@ -84,6 +84,8 @@ class _Splitter:
                 self.at = len(line) if end < 0 else end
             elif char in "<>" and line[self.at + 1 : self.at + 2] == "(":
                 self._substitution(2)
+            elif self.line.startswith("\\\n", self.at):  # the line goes on
+                self.at += 2
             elif char in "()<>|&;\n":
                 self._operator()
             else:
@@ -102,7 +104,7 @@ class _Splitter:
     def _character(self, char: str) -> None:
         self.started = True
         if char == "\\":
-            self.parts.append("" if self.line[self.at + 1 : self.at + 2] == "\n" else self.line[self.at + 1 : self.at + 2])
+            self.parts.append(self.line[self.at + 1 : self.at + 2])
             self.quoted, self.at = True, self.at + 2
         elif char == "'":
             self._single(self.at + 1)
