@@ -62,7 +62,11 @@ def measure(labels: Sequence[Label], found: Mapping[Key, Site]) -> dict[str, Any
     """
     ours = [_category(found, label) for label in labels]
     theirs = [str(label["verdict"]) for label in labels]
-    groups = {"all": [True] * len(labels), "flagged": [bool(x["flagged"]) for x in labels], "not flagged": [not x["flagged"] for x in labels]}
+    groups = {
+        "all": [True] * len(labels),
+        "flagged": [bool(x["flagged"]) for x in labels],
+        "not flagged": [not x["flagged"] for x in labels],
+    }
     groups["sure"] = [not x.get("unsure") for x in labels]
     mistake = {name: _both("mistake", ours, theirs, taken) for name, taken in groups.items()}
     verdicts = {name: _both(name, ours, theirs, groups["all"]) for name in sorted({*theirs, *ours})}

@@ -57,8 +57,8 @@ class HeldSite:
 class HeldOut:
     """The sites on which a student is judged; `left_out` counts mistakes that cannot be used, by reason.
 
-    Reasons: training (its session is trained on), path_explored (a path that was only looked for: no mistake), shared_session (the session that started it is), copied, whole_message (a site without
-    a call: nothing says what would be the same mistake).
+    Reasons: training (its session is trained on), shared_session (the session that started it is), path_explored (a path that was only
+    looked for: no mistake), copied, whole_message (a site without a call: nothing says what would be the same mistake).
     """
 
     sites: tuple[HeldSite, ...]

@@ -180,7 +180,9 @@ class SiteCheck:
 
     def _wrong(self, kind: str, call: ToolCall, words: str) -> Checked:
         """A certain mistake; the site's own where the kind is the same, and for arguments the tool: of its schema the hint speaks."""
-        again = (self.site.kind == kind or {kind, self.site.kind} <= PATHS_MISSING) and (kind != BAD_ARGUMENTS or call.name == self.site.tool)
+        again = (self.site.kind == kind or {kind, self.site.kind} <= PATHS_MISSING) and (
+            kind != BAD_ARGUMENTS or call.name == self.site.tool
+        )
         return Checked(outcome="same" if again else "other", reason=kind, detail=f"{call.name}: {words}")
 
     def _name(self, call: ToolCall) -> Checked | None:

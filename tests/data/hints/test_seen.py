@@ -139,7 +139,11 @@ def test_a_listing_is_read_from_where_the_shell_stood() -> None:
         (bash("a", "find . -name x -delete -print"), "./x", []),
         (bash("a", "./a.sh; ./b.sh"), "", []),
         (bash("a", "cat x | ls src"), "a.py", []),
-        (("a", "LS", {"path": "/w"}), "- /w/\n  - a.py\n  - lib/\n    - b.py\n  - c.py", ["/w/", "/w/a.py", "/w/lib/", "/w/lib/b.py", "/w/c.py"]),
+        (
+            ("a", "LS", {"path": "/w"}),
+            "- /w/\n  - a.py\n  - lib/\n    - b.py\n  - c.py",
+            ["/w/", "/w/a.py", "/w/lib/", "/w/lib/b.py", "/w/c.py"],
+        ),
         (("a", "Grep", {"pattern": "x", "path": "c.yaml", "output_mode": "content"}), "main.py\nhost.name: x", []),
     ],
 )

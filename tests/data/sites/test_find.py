@@ -81,8 +81,18 @@ def test_an_unset_flag_is_an_error_only_where_the_agent_itself_says_so() -> None
         ("It exists, I think. Now let me read the config.", ("c", "Read", {"file_path": "src/a.py"}), MISSING, "file_missing"),
         ("I wonder if there is a bug. Reading the parser now.", ("c", "Read", {"file_path": "src/a.py"}), MISSING, "file_missing"),
         ("Let me see if it exists.", ("c", "Edit", {"file_path": "src/a.py"}), MISSING, "file_missing"),
-        ("", bash("c", "cat a.md", description="Check if notes exist"), "Exit code 1\ncat: a.md: No such file or directory", "path_explored"),
-        ("", bash("c", "cat a.md", description="Read the notes"), "Exit code 1\ncat: a.md: No such file or directory", "shell_missing_path"),
+        (
+            "",
+            bash("c", "cat a.md", description="Check if notes exist"),
+            "Exit code 1\ncat: a.md: No such file or directory",
+            "path_explored",
+        ),
+        (
+            "",
+            bash("c", "cat a.md", description="Read the notes"),
+            "Exit code 1\ncat: a.md: No such file or directory",
+            "shell_missing_path",
+        ),
     ],
 )
 def test_a_path_is_explored_where_the_message_asks_whether_it_is_there(words: str, call: Any, text: str, found: str) -> None:

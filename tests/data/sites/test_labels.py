@@ -1,4 +1,4 @@
-"""The default detectors against verdicts that a reader gave on public sessions: two sets of labels, both of which the rules were tuned on."""
+"""The default detectors against verdicts that a reader gave on public sessions: two sets, both of which the rules were tuned on."""
 
 from __future__ import annotations
 

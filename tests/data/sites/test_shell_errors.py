@@ -108,12 +108,22 @@ CORRECT = [
     ("failed_check", "path_explored", "ls a.yml a.yaml", "Exit code 1\nls: a.yml: No such file or directory\na.yaml"),
     ("failed_check", "path_explored", "ls reviews/*.md 2>/dev/null", "Exit code 1\n(eval):1: no matches found: reviews/*.md"),
     ("failed_check", "path_explored", "ls src/cmds", "Exit code 2\nls: cannot access 'src/cmds': No such file or directory"),
-    ("failed_check", "path_explored", "cat a.md || cat b.md", "Exit code 1\ncat: a.md: No such file or directory\ncat: b.md: No such file or directory"),
+    (
+        "failed_check",
+        "path_explored",
+        "cat a.md || cat b.md",
+        "Exit code 1\ncat: a.md: No such file or directory\ncat: b.md: No such file or directory",
+    ),
     ("failed_check", "path_explored", "cat nope/*.md", "Exit code 1\ncat: nope/*.md: No such file or directory"),
     ("failed_check", "path_explored", "grep -rn x dist/*.js | head", "Exit code 1\n(eval):1: no matches found: dist/*.js"),
     ("failed_check", "path_explored", "find a b -name x", "Exit code 1\nfind: a: No such file or directory\nb/x"),
     # what git refuses is a conflict, whatever else the line was to do
-    ("failed_check", "git_conflict", "git stash pop && make lint", "Exit code 1\nCONFLICT (content): Merge conflict in a.go\nThe stash entry is kept"),
+    (
+        "failed_check",
+        "git_conflict",
+        "git stash pop && make lint",
+        "Exit code 1\nCONFLICT (content): Merge conflict in a.go\nThe stash entry is kept",
+    ),
     (
         "failed_check",
         "git_conflict",
@@ -313,7 +323,11 @@ PARSE_ERROR = "Exit code 1\n(eval):1: parse error near `('"
         ("echo a(b) $(ls) | head", PARSE_ERROR, "shell_syntax"),
         ("echo $(ls | head", PARSE_ERROR, "shell_syntax"),
         ("echo $(ls) 'open | head", PARSE_ERROR, "shell_syntax"),
-        ("gh run list | jq '.[] | select(.a != 1)'", "Exit code 3\njq: error: syntax error, unexpected INVALID_CHARACTER\n.[] | select(.a \\!= 1)", "shell_requoted"),
+        (
+            "gh run list | jq '.[] | select(.a != 1)'",
+            "Exit code 3\njq: error: syntax error, unexpected INVALID_CHARACTER\n.[] | select(.a \\!= 1)",
+            "shell_requoted",
+        ),
         ("A=$(ls) time ls | head", "Exit code 1\n(eval):1: parse error near `time'", "shell_syntax"),
     ],
 )

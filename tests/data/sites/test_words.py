@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +19,7 @@ from composer_replication.data.sites.words import OpenQuoteError, Operator, Word
         ("a&&b||c;d|e&", ["a", "&&", "b", "||", "c", ";", "d", "|", "e", "&"]),
         ("x 2>/dev/null >>out 2>&1", ["x", ">", "/dev/null", ">>", "out", ">&", "1"]),
         ("echo a#b # note; rm x\nls", ["echo", "a#b", "\n", "ls"]),
-        ("echo \"it's\" 'say \"x\"'", ["echo", "it's", 'say "x"']),
+        ('echo "it\'s" \'say "x"\'', ["echo", "it's", 'say "x"']),
         ("a \\\n b", ["a", "b"]),
         ("echo $'a\\'b' c", ["echo", "a\\'b", "c"]),
         ('echo "a $(ls "b c") d"', ["echo", 'a $(ls "b c") d']),
@@ -52,10 +54,8 @@ def test_what_is_never_closed_is_told(line: str) -> None:
 
 @given(st.text(alphabet="ab '\"\\$(){}`;|&<>\n*#=-", max_size=40))
 def test_any_line_is_split_or_refused_and_always_parsed(line: str) -> None:
-    try:
+    with contextlib.suppress(OpenQuoteError):
         assert all(isinstance(token, Word | Operator) for token in split(line))
-    except OpenQuoteError:
-        pass
     assert all(isinstance(one, Simple) for one in parse(line).simple)
 
 

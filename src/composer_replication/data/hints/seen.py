@@ -92,7 +92,9 @@ def _follow(
         elif in_view is not None and not failed and done.certain:
             shown[change] = (change, before)
     if in_view is not None and in_view.text != CLEARED_TEXT and not failed:
-        paths = _paths_of_shell(parse(command), done, in_view.text) if command is not None else ((p, before) for p in _paths_of(call, in_view))
+        paths = (
+            _paths_of_shell(parse(command), done, in_view.text) if command is not None else ((p, before) for p in _paths_of(call, in_view))
+        )
         for path, stood in paths:
             if (full := resolve(path.rstrip("/") or "/", stood)) is not None:
                 if full not in shown or shown[full][1] != stood or len(path) < len(shown[full][0]):

@@ -28,7 +28,8 @@ MIN_LINE = 6
 READERS = frozenset(("Read", "read", "read_file", "view"))
 # Lines after which a file that they do not name may read otherwise: formatters, and git where it changes the files.
 _REWRITES = re.compile(
-    r"fmt|format|fix\b|prettier|\bblack\b|\bpatch\b|\bgit (?:-C \S+ )?(?:checkout|switch|pull|merge|rebase|stash|reset|restore|apply|cherry-pick|revert)"
+    r"fmt|format|fix\b|prettier|\bblack\b|\bpatch\b"
+    r"|\bgit (?:-C \S+ )?(?:checkout|switch|pull|merge|rebase|stash|reset|restore|apply|cherry-pick|revert)"
 )
 _NUMBERED = re.compile(r"^\s*\d+(?:→|\t)")
 
@@ -39,9 +40,7 @@ TEMPLATES: dict[str, str] = {
     "tool_used_before": "Reminder: calls of {tool} that worked in this session used the arguments {fields}.",
     "known_paths": "Paths seen so far that exist: {paths}. Use one of these, or list the folder first.",
     "make_folder": "A file can only be written into a folder that exists: create the folder of {name} first.",
-    "reread": (
-        "Before editing {name}, read the region you are about to change and copy the old text from it exactly, blanks included."
-    ),
+    "reread": ("Before editing {name}, read the region you are about to change and copy the old text from it exactly, blanks included."),
     "copy_exactly": "The text to replace in {name} was read above: copy it from that result exactly, blanks included.",
     "read_first": "{name} has to be read with the file-reading tool before it can be edited or overwritten.",
     "edit_multi_match": (
@@ -161,7 +160,9 @@ def reread(context: SiteContext) -> str | None:
 
 def _region_in_view(context: SiteContext) -> bool:
     """Whether the last thing that happened to the file in view is a Read that shows a line of the text to replace."""
-    old = next((v for k in ("old_string", "old_str", "old_text") if context.call and isinstance(v := context.call.arguments.get(k), str)), "")
+    old = next(
+        (v for k in ("old_string", "old_str", "old_text") if context.call and isinstance(v := context.call.arguments.get(k), str)), ""
+    )
     wanted = {line.strip() for line in old.splitlines() if len(line.strip()) >= MIN_LINE}
     name, shown = posixpath.basename(wrong_path(context)), False
     for call, result in context.answered():

@@ -57,9 +57,9 @@ ANYTHING = Gone()
 
 @dataclass(slots=True)
 class Effects:
-    """The effects of one line in order; `cwd` is where it ends, None where that is not known. `certain`: every part ran if the line ended well.
+    """The effects of one line in order; `cwd` is where it ends, None where that is not known.
 
-    `at` is where each simple command stood, as in `Command.simple`.
+    `certain`: every part of it ran if the line ended well; `at` is where each simple command stood, as in `Command.simple`.
     """
 
     cwd: str | None

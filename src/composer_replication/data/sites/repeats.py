@@ -19,9 +19,10 @@ from composer_replication.data.sites.shell_rules import word_set
 
 # Tools that change nothing, and whose answer for the same arguments changes only if something else changed the files.
 READ_ONLY_TOOLS = word_set("Read Grep Glob LS NotebookRead read read_file grep glob find ls list_dir list_files search_files view cat")
-READ_ONLY_PROGRAMS = word_set(
-    "cat head tail ls grep egrep fgrep rg find fd wc pwd tree stat file sed awk sort uniq cut nl jq diff which echo od xxd hexdump tac column"
-)
+READ_ONLY_PROGRAMS = word_set("""
+    cat head tail ls grep egrep fgrep rg find fd wc pwd tree stat file sed awk
+    sort uniq cut nl jq diff which echo od xxd hexdump tac column
+""")
 READ_ONLY_GIT = word_set("status log diff show branch ls-files blame rev-parse remote describe grep")
 UNCHANGED = ("File unchanged since last read", "Wasted call")
 """How newer agents answer a second, equal Read: they say so instead of sending the file again."""

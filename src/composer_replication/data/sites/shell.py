@@ -27,7 +27,9 @@ _ASSIGNMENT = re.compile(r"^[A-Za-z_]\w*=")
 _HEREDOC = re.compile(r"<<-?[ \t]*(['\"]?)([A-Za-z_]\w*)\1(.*?)\n(.*?)(?:\n[ \t]*\2[ \t]*(?=\n|$|\))|\Z)", re.DOTALL)
 SHELL_KEYWORDS = word_set("time then do else if while until ! { } for case function select [[")
 # Words that stand before the program that really runs: `sudo timeout 10 uv run pytest` runs pytest.
-_PREFIX_WORDS = word_set("sudo time timeout env nohup exec command builtin then do else if while until ! { } nice xargs npx uvx bunx eval stdbuf doas setsid")
+_PREFIX_WORDS = word_set(
+    "sudo time timeout env nohup exec command builtin then do else if while until ! { } nice xargs npx uvx bunx eval stdbuf doas setsid"
+)
 # Their options that take the next word: `sudo -u me rm x` runs rm.
 _OPTIONS_WITH_VALUE = {
     "sudo": ("-u", "-g", "-h", "-p", "-C", "-T", "-r", "-t", "-D"),

@@ -204,7 +204,9 @@ CHECK_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
 )
 # A summary that says so: whatever the log above it quotes, nothing failed.
 NO_FAILURES = re.compile(r"^(?:\s*0 fail$|.*\b\d+ tests?, 0 failures\b)", re.MULTILINE)
-CONFLICT = re.compile(r"^CONFLICT \(|^(?:error|fatal): .*(?:would be overwritten|unmerged files|not possible because)|^\S+: needs merge", re.MULTILINE)
+CONFLICT = re.compile(
+    r"^CONFLICT \(|^(?:error|fatal): .*(?:would be overwritten|unmerged files|not possible because)|^\S+: needs merge", re.MULTILINE
+)
 CHECK_COMMANDS = re.compile(
     r"^(?:go (?:test|build|vet)|cargo (?:test|build|check|clippy)|(?:python[\d.]* -m )?(?:pytest|unittest|mypy|pyright|ruff)\b"
     r"|(?:npm|pnpm|yarn|bun|mise|make|just|task)\b.*\b(?:test|lint|build|check|typecheck)"
@@ -212,7 +214,8 @@ CHECK_COMMANDS = re.compile(
 )
 FAILURE_LINES = re.compile(
     r"^(?:\s*--- FAIL: |FAIL\t|FAIL$|FAILED \S+|npm (?:ERR!|error) |error(?:\[E\d+\])?: |(?:\S+|.*\(\d+,\d+\)): error TS\d+"
-    r"|=+ .*\b[1-9]\d* (?:failed|error)|Tests?:\s+[1-9]\d* failed|\s*[1-9]\d* fail$|.*\b\d+ tests?, [1-9]\d* failures?\b|.*\bERROR task failed|[1-9]\d* issues:|make: \*\*\* "
+    r"|=+ .*\b[1-9]\d* (?:failed|error)|Tests?:\s+[1-9]\d* failed|\s*[1-9]\d* fail$"
+    r"|.*\b\d+ tests?, [1-9]\d* failures?\b|.*\bERROR task failed|[1-9]\d* issues:|make: \*\*\* "
     r"|Found [1-9]\d* errors?)",
     re.MULTILINE,
 )
