@@ -14,6 +14,11 @@ CATEGORIES = {
     "benign": "an answer that reads like an error and is none (for example: no match)",
 }
 
+# Kinds that stand apart for a reason of their own.
+KINDS_APART = {
+    "path_explored": "looked for a path that is not there: a sound question whose answer is no (sites.explored_paths trains on it)",
+}
+
 # Reasons of skipped.jsonl as "channel/reason".
 REASONS = {
     "session/held_out": "kept out of training for evaluation",

@@ -18,7 +18,7 @@ from composer_replication.core.stamps import stale_artefacts
 from composer_replication.core.trace import Session
 from composer_replication.report.funnel import TRAINED, file_chain, message_chain, preference_chain, read_object, read_skipped, site_chain
 from composer_replication.report.views import site_view
-from composer_replication.report.words import CATEGORIES, REASONS
+from composer_replication.report.words import CATEGORIES, KINDS_APART, REASONS
 
 UNKNOWN = "unknown"
 SHOWN_SITES, SHOWN_APART = 24, 6
@@ -154,7 +154,7 @@ def _tables(sites: Sequence[Site], hints: Mapping[str, Hint], logs: _Logs) -> di
             {**row, "sessions": logs.by_repository[row["name"]]} for row in _rates(wrong, "repository", logs.calls_by_repository)
         ],
         "authors": _rates(wrong, "author", logs.by_author),
-        "apart": [{"category": c, "kind": k, "count": n, "why": CATEGORIES[c]} for (c, k), n in _sorted(apart)],
+        "apart": [{"category": c, "kind": k, "count": n, "why": KINDS_APART.get(k, CATEGORIES[c])} for (c, k), n in _sorted(apart)],
     }
 
 

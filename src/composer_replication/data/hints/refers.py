@@ -21,7 +21,8 @@ from dataclasses import dataclass
 
 from composer_replication.core.trace import CLEARED_TEXT, ToolCall, ToolResult
 from composer_replication.data.hints.context import SiteContext, strings
-from composer_replication.data.hints.seen import PATH_KEYS, absolute
+from composer_replication.data.hints.seen import PATH_KEYS
+from composer_replication.data.sites.effects import resolve
 from composer_replication.data.sites.judge import is_error, judge
 from composer_replication.data.sites.repeats import canonical
 from composer_replication.data.sites.shell import parse, shell_command
@@ -94,7 +95,7 @@ def _last(above: Sequence[_Seen], is_it: Callable[[_Seen], bool]) -> list[_Seen]
 
 def _path(call: ToolCall, cwd: str) -> str:
     value = next((call.arguments[k] for k in PATH_KEYS if k in call.arguments), "")
-    return absolute(value, cwd) if isinstance(value, str) and value else ""
+    return resolve(value, cwd) or value if isinstance(value, str) and value else ""
 
 
 def _shows(one: _Seen, path: str, cwd: str) -> bool:
@@ -103,7 +104,7 @@ def _shows(one: _Seen, path: str, cwd: str) -> bool:
     if command is None:
         return one.call.name in READERS and _path(one.call, cwd) == path
     read = [s for s in parse(command).simple if s.name in SHELL_READERS]
-    return any(absolute(word, cwd) == path for s in read for word in s.operands)
+    return any(resolve(word, cwd) == path for s in read for word in s.operands)
 
 
 def _file(context: SiteContext, above: Sequence[_Seen]) -> list[_Seen]:

@@ -18,6 +18,7 @@ from composer_replication.core.surroundings import without_keys
 from composer_replication.core.trace import Session
 from composer_replication.data.sites.by_path import load_function, users_code
 from composer_replication.data.sites.detectors import Detector, failed_check, hidden_error, repeated_call, tool_error
+from composer_replication.data.sites.shell_rules import PATH_EXPLORED
 
 DETECTORS: dict[str, Detector] = {
     "tool_error": tool_error,
@@ -40,6 +41,8 @@ def find_sites(session: Session, *, settings: SitesSettings) -> list[Site]:
     for name in settings.detectors:
         built_in = DETECTORS.get(name)
         for site in built_in(session) if built_in else _sites_of_user(name, session):
+            if site.kind == PATH_EXPLORED and settings.explored_paths == "mistake":
+                site = dataclasses.replace(site, category="mistake")
             key = (site.turn, site.call_id)
             if site.turn < session.copied or (key in found and not _outranks(site, found[key])):
                 continue
