@@ -22,15 +22,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from composer_replication.core.secret_encodings import decodings
-from composer_replication.core.secret_names import assigned_secrets
-from composer_replication.core.secret_page import Page
-from composer_replication.core.secret_rules import Span, known_secrets
+from composer_replication.core.secret_encodings import decoded
+from composer_replication.core.secret_names import secret_under
+from composer_replication.core.secret_page import Page, Span
+from composer_replication.core.secret_search import secrets_on
 
 JSON = Any
 MIN_ENVIRON_CHARS = 8
 MIN_CHARS = 8
-MAX_DEPTH = 3
+MAX_DEPTH = 4
 """So many layers of encoding are taken off: base64 of JSON within JSON."""
 _SECRET_NAME = re.compile(r"(?i)(key|token|secret|passw|credential|auth)")
 _NOT_SECRET_NAME = re.compile(r"(?i)(_file|_path|_dir|_sock|_agent|_pid|keyboard|_url|_home)$")
@@ -77,14 +77,11 @@ def find_secrets(text: str, *, depth: int = 0) -> list[Found]:
     if len(text) < MIN_CHARS:
         return []
     page = Page.of(text)
-    found = [_named(text, span) for span in known_secrets(page)]
-    found += (_named(text, span) for span in assigned_secrets(page))
-    if depth < MAX_DEPTH:
-        for decoded in decodings(page):
-            inner = find_secrets(decoded.text, depth=depth + 1)
-            if decoded.whole:
-                inner = [f for f in inner if f.kind != "email"]
-            found += (Found(*decoded.source(f.start, f.end), f.kind, f.secret) for f in inner)
+    found = [_named(text, span) for span in secrets_on(page)]
+    if depth < MAX_DEPTH and (view := decoded(page)) is not None:
+        for one in find_secrets(view.text, depth=depth + 1):
+            if one.kind != "email" or not view.is_whole(one.start, one.end):
+                found.append(Found(*view.source(one.start, one.end), one.kind, one.secret))
     found = _merged(text, found)
     if "@" in text:
         found = _with_emails(text, found)
@@ -183,11 +180,8 @@ class Redactor:
         return value
 
     def _under(self, key: object, value: JSON) -> JSON:
-        if isinstance(value, str) and isinstance(key, str) and 8 <= len(value) <= 200:
-            prefix = f'{key}="'
-            for span in assigned_secrets(Page.of(f'{prefix}{value}"')):
-                if span.start == len(prefix):
-                    return self._mask(span.kind, value)
+        if isinstance(value, str) and isinstance(key, str) and (kind := secret_under(key, value)) is not None:
+            return self._mask(kind, value)
         return self.value(value)
 
     def _mask(self, kind: str, secret: str) -> str:

@@ -12,6 +12,14 @@ _CLASSES = bytes(97 if byte in _TOKEN_LETTERS else 32 for byte in range(256))
 _LONG = b"a" * MIN_RUN
 
 
+class Span(NamedTuple):
+    """Where a secret stands in a text, and its kind."""
+
+    start: int
+    end: int
+    kind: str
+
+
 class Page(NamedTuple):
     """A text, the same in small letters, and (start, end) of every run of MIN_RUN or more letters that tokens are made of.
 

@@ -1,0 +1,38 @@
+"""All of a page's secrets: known tokens and blocks first, then what a place or a name gives away, found in one pass over its words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from composer_replication.core.secret_names import WORDS, Word, assigned_at
+from composer_replication.core.secret_needles import Needles
+from composer_replication.core.secret_page import Page, Span
+from composer_replication.core.secret_places import PLACE_RULES
+from composer_replication.core.secret_rules import known_secrets, tried
+from composer_replication.core.secret_tokens import Rule
+
+_LOOKED_FOR: Needles[Word | Rule] = Needles(
+    [*((word.word, word) for word in WORDS), *((needle, rule) for rule in PLACE_RULES for needle in rule.needles)]
+)
+
+
+def secrets_on(page: Page) -> Iterator[Span]:
+    """Where secrets stand; spans may overlap, the first of them names the kind.
+
+    >>> list(secrets_on(Page.of("postgres://app:h0rse@db/x")))
+    [Span(start=15, end=20, kind='basic_auth')]
+    """
+    yield from known_secrets(page)
+    assigned: list[Span] = []
+    done: dict[Rule, int] = {}
+    gates: dict[str, bool] = {"": True}
+    for at, what in _LOOKED_FOR.search(page.low):
+        if isinstance(what, Word):
+            if (span := assigned_at(page, at, what)) is not None:
+                assigned.append(span)
+            continue
+        if what.gate not in gates:
+            gates[what.gate] = what.gate in page.low
+        if gates[what.gate]:
+            yield from tried(what, page.text, at, done)
+    yield from assigned
