@@ -23,21 +23,24 @@ from composer_replication.core.secret_page import Page
 MIN_BASE64_CHARS = 24
 """A shorter run is no secret's: its 18 bytes are less than any rule asks for."""
 MAX_DECODED = 2**20
-AROUND = 320
+AROUND = 160
 """So many letters before and behind a piece that was decoded are looked at with it: a name and what stands between it and its value."""
 _WRAPPED_AT, _WIDE_LINE = 40, 60
 _ESCAPE = re.compile(
     r"\\(?:u\{([0-9a-fA-F]{1,5})\}|u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|([0-3][0-7]{2})(?![0-7])|([\"\\/nrtbfe'`]))|\\{1,3}\r?\n[ \t]{0,40}"
 )
+_REST = re.compile(r"[^\s\"']{0,4000}")
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "e": "\x1b"}
+_LINE_ENDS = ("n", "r", "t", "b", "f", "e", "`")
 _PERCENT = re.compile(r"%(?:25)?([0-9A-Fa-f]{2})")
 _ENTITY = re.compile(r"&(?:#[xX]([0-9a-fA-F]{2,4})|#(\d{2,5})|(quot|amp|lt|gt|apos|equals|colon|num|dollar|excl|commat|sol|lowbar|plus|period|percnt));")
 _ENTITIES = dict(
     zip("quot amp lt gt apos equals colon num dollar excl commat sol lowbar plus period percnt".split(), "\"&<>'=:#$!@/_+.%", strict=True)
 )
 _COLOUR = re.compile(r"(?:\x1b|\u241b|\^\[)(?:\[[0-9;?]{0,20}[A-Za-z]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)|[()][A-Z0-9])")
-_INVISIBLE = re.compile("[\x00\u200b\u200c\u200d\u2060\ufeff\u00ad]|.\x08")
-_INVISIBLES = ("\x00", "\u200b", "\u200c", "\u200d", "\u2060", "\ufeff", "\u00ad", "\x08")
+_TAG = re.compile(r"</?(?:span|font|mark|em|b|i|strong|code|wbr)(?: [^<>\n]{0,160})?/?>", re.IGNORECASE)
+_INVISIBLE = re.compile("[\u200b\u200c\u200d\u2060\ufeff\u00ad]|.\x08|\x00(?=[\x01-\x7f]\x00)|(?<=\x00[\x01-\x7f])\x00|\\^@(?=.\\^@)|(?<=\\^@.)\\^@")
+_INVISIBLES = ("\x00", "^@", "\u200b", "\u200c", "\u200d", "\u2060", "\ufeff", "\u00ad", "\x08")
 _SOFT_BREAK = re.compile(r"=(?:([0-9A-F]{2})|[ \t]?\r?\n(?=\S))")
 _GLUED = re.compile(
     r"[\"'](?<=[\w+/=.~:@!-][\"'])[ \t]{0,4}(?:\+|\.{1,2}|&|\|\||<>|~|\\)?[ \t]{0,4}"
@@ -45,9 +48,13 @@ _GLUED = re.compile(
 )
 _LISTED = re.compile(r"[\"'](?<=[\w+/=.~:@!-][\"'])[ \t]{0,4},\s{0,40}[bfru]?[\"'](?=[\w+/=.~:@!-])")
 _JOINS = ("join", "concat", "paste0")
-_NUMBERS = re.compile(r"(?:(?:\b|(?<=[^\w.]))(?:chr\(|char\()?(?:3[2-9]|[4-9]\d|1[01]\d|12[0-6]|10|13)\)?\s{0,2}(?:[,.+]|\|\|)\s{0,8}){11,4000}(?:chr\(|char\()?(?:3[2-9]|[4-9]\d|1[01]\d|12[0-6]|10|13)\b\)?", re.IGNORECASE)
+# Codes of letters in a row: in brackets, or as calls that make a letter each.
+_CODE = r"(?:3[2-9]|[4-9]\d|1[01]\d|12[0-6]|10|13)"
+_NUMBERS = re.compile(rf"[\[({{]\s{{0,20}}(?:{_CODE}\s{{0,2}},\s{{0,20}}){{11,4000}}{_CODE}(?!\d)")
+_CHARS = re.compile(rf"ch(?:a)?r\({_CODE}\)(?:\s{{0,4}}(?:[,.+&]|\|\|)\s{{0,8}}ch(?:a)?r\({_CODE}\)){{7,4000}}", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
-_HEX_LIST = re.compile(r"(?:(?<![0-9A-Za-z])(?:0x|\\x)?(?:[2-7][0-9a-fA-F]|0[aAdD9])[ ,:\n]{1,3}){11,4000}(?:0x)?(?:[2-7][0-9a-fA-F]|0[aAdD9])(?![0-9A-Za-z])")
+_HEX_LIST = re.compile(r"(?:(?<=[\s\"'\[({:])|\A)(?:(?:0x)?(?:[2-7][0-9a-fA-F]|0[aAdD9])(?:[ :]|,\s{0,20})){11,4000}(?:0x)?(?:[2-7][0-9a-fA-F]|0[aAdD9])(?![0-9A-Za-z])")
+_SPACED_HEX = re.compile(r" [67][0-9a-fA-F] [2-7][0-9a-fA-F] [2-7]|[67][0-9a-fA-F]:[2-7][0-9a-fA-F]:[2-7]|0x[2-7][0-9a-fA-F],\s{0,20}0x[2-7]")
 _HEX_PAIR = re.compile(r"(?:0x)?([0-9a-fA-F]{2})")
 _DUMP = re.compile(r"(?m)^[ \t]{0,8}[0-9a-fA-F]{7,8}:?[ \t]{1,3}((?:[0-9a-fA-F]{2}){1,2}(?:[ \t]{1,3}(?:[0-9a-fA-F]{2}){1,2}){0,15})(?:[ \t]{2,60}[^\n]{0,20})?$\n?")
 _HEX_RUN = re.compile(r"(?:0[xX])?((?:[2-7][0-9a-fA-F]|0[aAdD9]){12,20000})(?![0-9a-zA-Z])")
@@ -59,6 +66,7 @@ _WIDE_RUN = re.compile(r"(?:[A-Za-z0-9+/]A[A-Za-z0-9+/][A-Za-z0-9+/]A[A-Za-z0-9+
 _PACKED_RUN = re.compile(r"(?:H4sI|eJ[wxyz]|eN[oq])[A-Za-z0-9+/_-]{20,}")
 _BASE32_RUN = re.compile(r"[A-Z2-7]{32,20000}(?![A-Za-z0-9])")
 _LINE = re.compile(r"((?:\r?\n|\\n)[ \t]*(?:\d{1,6}[\t\u2192][ \t]*|[+>|#*][ \t]?)?)([A-Za-z0-9+/_-]{4,})")
+_REST_OF_RUN = re.compile(r"\n(?!\d{4}-\d\d)(?=[A-Za-z0-9_-]{6,})(?=[A-Za-z_-]{0,24}\d)(?=[0-9a-f]{0,64}[g-zA-Z_-])")
 _URL_SAFE = bytes.maketrans(b"-_", b"+/")
 _PRINTABLE = bytes([9, 10, 13, *range(32, 127)])
 
@@ -69,6 +77,8 @@ class Piece(NamedTuple):
     start: int
     end: int
     text: str
+    alone: bool = True
+    """Whether it is worth a look by itself; a line end that is written out is not."""
 
 
 class View(NamedTuple):
@@ -98,21 +108,26 @@ def decoded(page: Page) -> View | None:
     >>> decoded(Page.of(r'{\"a\": 1}')).text, decoded(Page.of("a%3Db")).text, decoded(Page.of("a=b"))
     ('{"a": 1}', 'a=b', None)
     """
-    pieces = sorted(_pieces(page), key=lambda p: (p.start, -p.end))
-    return _view(page.text, pieces) if pieces else None
+    pieces = list(_pieces(page))
+    if not any(piece.alone for piece in pieces):
+        return None
+    return _view(page.text, sorted(pieces, key=lambda p: (p.start, -p.end)))
 
 
 def _pieces(page: Page) -> Iterator[Piece]:
     """Everything that can be decoded; pieces may overlap."""
     text = page.text
-    if "\\" in text and any(mark in text for mark in ('\\"', "\\/", "\\u", "\\x", "\\'", "\\\n", "\\0", "\\1", "\\e")):
-        yield from _letters(text, _ESCAPE, _of_escape)
+    if "\\" in text:
+        for match in _ESCAPE.finditer(text):
+            yield Piece(*match.span(), _of_escape(match), match[5] not in _LINE_ENDS)
     if "%" in text:
         yield from _letters(text, _PERCENT, lambda m: chr(int(m[1], 16)))
     if "&" in text and ";" in text:
         yield from _letters(text, _ENTITY, _of_entity)
     if "\x1b" in text or "\u241b" in text or "^[" in text:
         yield from _letters(text, _COLOUR, lambda _: "")
+    if "<span" in page.low or "<font" in page.low or "<wbr" in page.low:
+        yield from _letters(text, _TAG, lambda _: "")
     if any(c in text for c in _INVISIBLES):
         yield from _letters(text, _INVISIBLE, lambda _: "")
     if "=3D" in text or "=\n" in text:
@@ -120,10 +135,11 @@ def _pieces(page: Page) -> Iterator[Piece]:
     yield from _letters(text, _GLUED, lambda _: "")
     if any(word in page.low for word in _JOINS):
         yield from _letters(text, _LISTED, lambda _: "")
-    if text.count(",1") + text.count(", 1") + text.count("r(1") > 5:
+    if ",1" in text or ", 1" in text or ",\n" in text:
         yield from (Piece(*m.span(), "".join(map(chr, map(int, _NUMBER.findall(m[0]))))) for m in _NUMBERS.finditer(text))
-    if text.count("7") > 5 and text.count("6") > 5:
-        yield from _hex_lists(text)
+    if "r(1" in page.low:
+        yield from (Piece(*m.span(), "".join(map(chr, map(int, _NUMBER.findall(m[0]))))) for m in _CHARS.finditer(text))
+    yield from _hex_lists(text)
     yield from _runs(page)
 
 
@@ -151,8 +167,11 @@ def _of_entity(match: re.Match[str]) -> str:
 
 def _hex_lists(text: str) -> Iterator[Piece]:
     """Bytes written one by one, and the lines of a hex dump: each line with its offset and its letters beside is one piece."""
-    if " 0x" in text or ",0x" in text or " 7" in text or ":7" in text:
-        yield from (Piece(*m.span(), bytes.fromhex("".join(_HEX_PAIR.findall(m[0]))).decode("latin-1")) for m in _HEX_LIST.finditer(text))
+    at = _SPACED_HEX.search(text)
+    if at is not None:
+        begin = max(0, text.rfind("\n", 0, at.start()))
+        for match in _HEX_LIST.finditer(text, begin):
+            yield Piece(*match.span(), bytes.fromhex("".join(_HEX_PAIR.findall(match[0]))).decode("latin-1"))
     if "0000000" in text:
         for match in _DUMP.finditer(text):
             data = bytes.fromhex("".join(match[1].split()))
@@ -171,7 +190,7 @@ def _runs(page: Page) -> Iterator[Piece]:
         if piece is not None:
             done = piece.end
             yield piece
-        elif text[end : end + 1] == "\n" and end - text.rfind("\n", max(0, end - 400), end) > _WIDE_LINE and text[end + 1 : end + 5].isalnum():
+        elif text[end : end + 1] == "\n" and end - text.rfind("\n", max(0, end - 400), end) > _WIDE_LINE and _REST_OF_RUN.match(text, end):
             yield Piece(end, end + 1, "")
 
 
@@ -252,20 +271,45 @@ def _view(text: str, pieces: list[Piece]) -> View:
         parts.append(part)
         length += len(part)
 
-    last = max(0, pieces[0].start - AROUND)
+    shown = _windows(text, pieces)
+    window = last = stop = 0
     for piece in pieces:
-        if piece.start < last:  # inside the piece before it
+        while window < len(shown) and shown[window][1] <= piece.start:  # this piece lies behind the window
+            window += 1
+            if window == len(shown):
+                break
+        if window == len(shown):
+            break
+        if piece.start < max(last, shown[window][0]):  # inside the piece before it, or not worth a look
             continue
-        if piece.start - last > 2 * AROUND:
-            add(text[last : last + AROUND], last, was_changed=False)
-            add("\n", last + AROUND, was_changed=True)
-            last = piece.start - AROUND
+        if shown[window][1] != stop:
+            if stop:
+                add(text[last:stop], last, was_changed=False)
+                add("\n", stop, was_changed=True)
+            last, stop = shown[window]
         add(text[last : piece.start], last, was_changed=False)
-        if piece.text or not changed[-1]:
-            add(piece.text, piece.start, was_changed=True)
+        add(piece.text, piece.start, was_changed=True)
         last = piece.end
-    add(text[last : last + AROUND], last, was_changed=False)
+    add(text[last : max(last, stop)], last, was_changed=False)
     here.append(length)
-    there.append(min(len(text), last + AROUND))
+    there.append(max(last, stop))
     changed.append(False)
     return View("".join(parts), here, there, changed)
+
+
+def _windows(text: str, pieces: list[Piece]) -> list[tuple[int, int]]:
+    """The parts of a text around the pieces that are worth a look, in order and apart; each ends with a word."""
+    windows: list[tuple[int, int]] = []
+    for piece in pieces:
+        if not piece.alone:
+            continue
+        start = max(0, piece.start - AROUND)
+        if windows and piece.end + AROUND <= windows[-1][1]:
+            continue
+        rest = _REST.match(text, min(len(text), piece.end + AROUND))
+        end = rest.end() if rest is not None else len(text)
+        if windows and start <= windows[-1][1]:
+            windows[-1] = windows[-1][0], max(end, windows[-1][1])
+        else:
+            windows.append((start, end))
+    return windows

@@ -28,22 +28,28 @@ _VALUE_WORD = r"(?:value|val|default|defaultvalue|default_value|default-value|da
 # What may stand between a name and its value, tried in this order; the text is in small letters there.
 _GLUE = re.compile(
     # {"name": "DB_PASSWORD", "value": "..."}, - name: DB_PASSWORD / value: ..., <add key="Password" value="..."/>
-    rf"(?P<pair>(?:{_Q})?\s{{0,4}}(?:,|\n|;|\)|(?<=[\"'`])\s)\s{{0,40}}(?:{_Q}|[-@.] ?)?{_VALUE_WORD}(?:{_Q})?\s{{0,4}}(?:=>|[:=])\s{{0,4}})"
+    rf"(?P<pair>(?:{_Q})?\s{{0,4}}(?:,|\n|;|\)|(?<=[\"'`])\s)\s{{0,40}}(?:{_Q}|[-@.] ?)?{_VALUE_WORD}(?:{_Q})?\s{{0,4}}(?:=>|[:=])\s{{0,4}}"
+    # gh secret set TOKEN --body "...", --name db-password --value ..., variable "db_password" { default = "..." }
+    rf"|[ \t]{{1,4}}(?:-[\w-]{{1,20}}[ \t][\w./-]{{1,40}}[ \t]{{1,4}}){{0,3}}(?:-{{1,2}}(?:body|value|secret-string|data|plaintext|content|b|v)|/[dv])(?:[ \t]{{1,4}}|=)"
+    rf"|{_Q}\s{{0,4}}\{{[^{{}}\"']{{0,200}}?default\s{{0,8}}=\s{{0,8}})"
     # <password>...</password>, <string name="token">...</string>, <key>token</key><string>..., <td>token</td><td>...
     rf"|(?P<xml>(?:{_Q}(?:\s{{1,4}}[\w:.-]{{1,20}}=[\"'][^\"'<>\n]{{0,40}}[\"']){{0,2}}\s{{0,2}})?>\s{{0,40}}(?:<!\[cdata\[|<value[^<>\n]{{0,40}}>\s{{0,8}})?"
     rf"|</(?:key|name|td|th|dt|b|code|strong)>:?\s{{0,40}}<(?:string|value|td|dd|code|data)[^<>\n]{{0,40}}>)"
     # "password", "..." / ('password', '...') / password("...") / auth=("name", "...")
-    rf"|(?P<call>{_Q}\s{{0,4}},\s{{0,8}}(?={_Q})|(?:[ \t]{{0,2}}=[ \t]{{0,2}})?\(\s{{0,4}}{_Q}[^\"'`\n]{{1,64}}{_Q}\s{{0,4}},\s{{0,4}}(?={_Q})|\(\s{{0,2}}(?={_Q}))"
+    rf"|(?P<call>{_Q}\s{{0,4}},\s{{0,40}}(?={_Q})|(?:[ \t]{{0,2}}=[ \t]{{0,2}})?\(\s{{0,4}}{_Q}[^\"'`\n]{{1,64}}{_Q}\s{{0,4}},\s{{0,4}}(?={_Q})|\(\s{{0,2}}(?={_Q}))"
     # name = value, "name": value, ["name"] = value, name: str = value, name := value
     rf"|(?P<assign>(?:{_Q})?[\])]?[ \t]{{0,24}}"
     rf"(?::[ \t]{{0,4}}&?'?[a-z_][\w.]{{0,24}}(?:[ \t][a-z_]\w{{0,20}})?(?:[\[<][^\]>\n=]{{0,30}}[\]>])?(?:[ \t]?\|[ \t]?[a-z]{{2,10}})?\??[ \t]{{1,3}}=(?![=>])|:=|\?\??=|\+=|=>|={{1,3}}(?!>)|<-|->|:(?![:/])|!=)[ \t]{{0,24}}(?:{_LINE}(?={_Q}))?)"
-    r"|(?P<table>[ \t]{0,24}(?:\||\u2502)[ \t]{0,24}|\t{1,4})"
-    rf"|(?P<said>(?:{_Q})?[ \t](?:is|was|=|set to|to)[: ][ \t]?)"
+    r"|(?P<level>[ \t][05789][ \t](?=\S))"  # a router's: password 7 0822455D0A16
+    r"|(?P<table>[ \t]{0,24}(?:\||\u2502)[ \t]{0,24}|\t{1,4}|[ ]{3,40})"
+    rf"|(?P<said>(?:{_Q})?[ \t](?:is|was|=|set to|to|\u00e9|ist|est|es|\u2014|-)[: ][ \t]?"
+    r"|(?:[ \t][a-z'\u00e0-\u00ff]{1,14}){1,7}(?::\s{1,6}|[ \t](?:is|was|=|\u00e9|ist|est|es)[: ][ \t]?))"
+    r"|(?P<file>(?:\.(?:txt|key|secret|pem))?[ \t]{0,4}\r?\n(?=[^\s]{16,200}[ \t]{0,4}(?:\r?\n|\Z)))"
     r"|(?P<space>(?:\\?\n)?[ \t]{1,8})"
 )
 # A value in quotes may stand behind a letter that marks a kind of literal, or in a call that only passes it on.
 _OPEN = re.compile(
-    r"(?:[bruf@$]{1,2}(?=[\\\"'])|(?:[\w.]{0,30}(?:secretstr|secret|string|str|bytes|some|from|text|new|sensitive|ok|of|literal|trim|encode|quote|arc|box)(?:::new|::from)?\(\s{0,2})"
+    r"(?:[bruf@$]{1,2}(?=[\\\"'])|(?:[\w.]{0,30}(?:secretstr|secret|string|str|bytes|some|from|text|new|sensitive|ok|of|literal|trim|encode|quote|arc|box)(?:::new|::from)?\(\s{0,2})|string\(\d{1,4}\)\s{0,2}"
     r"|\[\s{0,2}(?=[\\\"']))?(\\{0,7})([\"'`])", re.IGNORECASE
 )
 _INSIDE = {q: re.compile(rf"([^{q}\n\\]{{1,300}}(?:\\[^{q}nrt\\\n][^{q}\n\\]{{0,200}}){{0,8}})\\{{0,7}}{q}") for q in "\"'`"}
@@ -94,7 +100,7 @@ WORDS = (
     _word("_session", "", OPAQUE, apart=False),
     _word("signature", "", OPAQUE, apart=False),
     _word("sig", "", OPAQUE),
-    _word("salt", "", OPAQUE),
+    _word("salt", "", PASSWORD),
     _word(".sid", "", OPAQUE, apart=False),
     _word("_pat", "", TOKEN, apart=False),
     _word("jwt", "", TOKEN),
@@ -103,7 +109,19 @@ WORDS = (
     _word("cookie", "", OPAQUE),
     _word("appid", "", OPAQUE),
     _word("key-data", "", TOKEN, apart=False),
-    _word("_pw", "", PASSWORD, apart=False),
+    _word("pw", "", PASSWORD),
+    _word("securestring", r"(?:\s+-string)?", PASSWORD, apart=False),
+    _word("accounts", "", OPAQUE),
+    _word("passwort", "", PASSWORD, apart=False),
+    _word("passe", "", PASSWORD),
+    _word("kennwort", "", PASSWORD, apart=False),
+    _word("wachtwoord", "", PASSWORD, apart=False),
+    _word("contrase\u00f1a", "", PASSWORD, apart=False),
+    _word("senha", "", PASSWORD, apart=False),
+    _word("has\u0142o", "", PASSWORD, apart=False),
+    _word("\u043f\u0430\u0440\u043e\u043b\u044c", "", PASSWORD, apart=False),
+    _word("\u5bc6\u7801", "", PASSWORD, apart=False),
+    _word("\u30d1\u30b9\u30ef\u30fc\u30c9", "", PASSWORD, apart=False),
 )
 _KEY_BEFORE = tuple(
     word + sep
@@ -115,7 +133,7 @@ _KEY_BEFORE = tuple(
     for sep in ("", "_", "-", ".", " ")
 )
 _MAX_KEY_BEFORE = max(map(len, _KEY_BEFORE))
-_PASS_BEFORE = ("db", "user", "root", "admin", "my", "smtp", "ftp", "ssh", "pg", "http", "proxy", "mail", "store", "key", "sql", "redis", "mongo", "key", "vault")
+_PASS_BEFORE = ("db", "user", "root", "admin", "my", "smtp", "ftp", "ssh", "pg", "http", "proxy", "mail", "store", "key", "sql", "redis", "mongo", "vault", "bind", "api", "app", "web")
 _NAME_BACKWARDS = re.compile(r"[A-Za-z0-9_.-]{0,60}")
 _HARMLESS_NAME = re.compile(
     r"(?:^|[._-])(?:next|prev|previous|page|pages|continuation|pad|eos|bos|unk|cls|sep|mask|stop|start|end|special|cancel|cancellation|sync|num|max|min|total|count|n)"
@@ -132,6 +150,14 @@ _COMMAND_BEFORE = re.compile(r"(?i)(?:\b(?:set|setx|setenv|env|export|config|con
 _PASSWORD_NAME = re.compile(r"(?i)passw|passphrase|passcode|pwd|pswd|(?:^|[^a-z])pass\Z|[a-z]Pass\Z|mnemonic")
 _WORDS_OF_PHRASE = re.compile(r"[a-z]{2,12}(?:[ -][a-z]{2,12}){2,30}\Z")
 _ASKS = re.compile(r"\b(?:your|the|is|must|enter|please|password|passphrase|forgot|invalid|incorrect|new|confirm|for|not|with|this)\b")
+_SHOWS = re.compile(r"(?:\b(?:cat|head|tail|less|more|type|bat|Get-Content|gc|print|pass|show)[ \t][^\n]{0,80}|[~/.][\w./-]{0,60})\Z")
+_MIXED_CASE = re.compile(r"[a-z][A-Z]|[A-Z][a-z]|[a-z]\d[A-Z]|[A-Z]\d[a-z]")
+_SYMBOLS = re.compile(r"[!#%^&*+~$]")
+_NUMBERED = re.compile(r"[A-Za-z]?[a-z]+[_-]?\d+\W?\Z")
+_LONG_HEX = re.compile(r"(?:[0-9a-f]{32}|[0-9a-f]{64}|[0-9a-f]{48})\Z")
+_HEX_ONLY = re.compile(r"[0-9a-f]{16,}\Z")
+_BELOW_IT = re.compile(r"-?[ \t\u2502|]{0,60}\r?\n[ \t\u2502|>+]{0,60}([A-Za-z0-9+/_-]{4,200}={0,2})(?=[ \t\u2502|]{0,60}(?:\r?\n|\Z))")
+_DATED = re.compile(r"\d{4}-\d\d|\d{1,5}\Z")
 MIN_SALT, MIN_SALT_SYMBOLS = 32, 6
 
 
@@ -186,7 +212,10 @@ def _assigned(page: Page, at: int, end: int, word: Word, more: str | None) -> Sp
 def _name(text: str, at: int, end: int) -> str:
     """The whole name of which a secret's word stands at `at`."""
     before = _NAME_BACKWARDS.match(text[max(0, at - MAX_NAME) : at][::-1])
-    return (before[0][::-1] if before else "") + text[at:end]
+    start = at - (len(before[0]) if before else 0)
+    if text[start - 1 : start] == "\\" and start < at and text[start] in "nrt":  # the end of a JSON "\n"
+        start += 1
+    return text[start:end]
 
 
 def _promise(page: Page, at: int, end: int, name: str, word: Word, more: str | None) -> str | None:
@@ -231,21 +260,49 @@ def _value(text: str, name_at: int, glue: re.Match[str], kind: str, promise: str
     flag = "--" in name or name.startswith("-")
     if how == "call":
         return None
-    if how == "space" and not flag and not (_COMMAND_BEFORE.search(text, max(0, name_at - 90), name_at) and "\n" not in glue[0]):
+    if how == "file" and not _SHOWS.search(text, max(0, name_at - 90), name_at):
         return None
     bare = _BARE.match(text, start)
     if bare is None:
         return None
+    in_command = how == "space" and (flag or ("\n" not in glue[0] and bool(_COMMAND_BEFORE.search(text, max(0, name_at - 90), name_at))))
     value = bare[0]
     query = before.endswith(("?", "&", ";")) or before.endswith(("amp;", "3b", "26"))
     if how == "xml" and promise != OPAQUE and " " in text[start : text.find("<", start)].strip():
         return None
     value = _trimmed(value)
     exact = how == "assign" and glue[0] in ("=", ":=")
-    literal = how == "xml" or flag or (exact and (query or bool(_ENV_NAME.match(name)) or "." in name.strip("."))) or how == "space"
-    if how == "said" and not (is_random(value) or (any(map(str.isdigit, value)) and len(value) >= 6)):
+    literal = how == "xml" or (flag and how == "assign") or (exact and (query or bool(_ENV_NAME.match(name)) or "." in name.strip(".")))
+    if how in ("said", "file") or (how == "space" and not in_command):
+        if not _stands_out(value, promise):
+            return None
+    end = start + len(value)
+    if how in ("assign", "table", "space", "pair") and (joined := _goes_on(text, start, end)) is not None:
+        value, end = joined
+    if not looks_secret(promise, value, literal=literal or how == "level"):
         return None
-    return _judged(start, value, promise, kind, quoted=False, literal=literal)
+    return Span(start, end, kind)
+
+
+def _stands_out(value: str, promise: str) -> bool:
+    """Whether a value cannot be a word of a sentence: letters of both cases and digits mixed, long hex."""
+    if promise != OPAQUE and len(value) >= 8 and any(map(str.isdigit, value)) and (_MIXED_CASE.search(value) or _SYMBOLS.search(value)):
+        return is_random(value) or (promise == PASSWORD and not _NUMBERED.match(value))
+    return bool(_LONG_HEX.match(value))
+
+
+def _goes_on(text: str, start: int, end: int) -> tuple[str, int] | None:
+    """A value that a narrow column or screen broke, with the lines below that hold nothing but its rest; and where it ends."""
+    value, stop = text[start:end], end
+    while (below := _BELOW_IT.match(text, stop)) is not None and _is_rest(below[1], value):
+        value, stop = value.rstrip("-") + below[1] if below[0].startswith("-") else value + below[1], below.end(1)
+    return (value, stop) if stop > end else None
+
+
+def _is_rest(rest: str, value: str) -> bool:
+    if not any(map(str.isdigit, rest)) or _DATED.match(rest):
+        return False
+    return len(rest) <= 200 and (any(map(str.isalpha, rest)) or len(rest) > 5) and (is_random(rest) or is_random(value + rest) or bool(_HEX_ONLY.match(value + rest)))
 
 
 def _in_markup(text: str, name_at: int, glue: re.Match[str]) -> bool:

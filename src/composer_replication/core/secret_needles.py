@@ -42,7 +42,8 @@ class Needles(Generic[T]):
         for needle in needles:
             if needle not in alone:
                 by_letter.setdefault(needle.text[needle.anchor], []).append(needle)
-        self.pattern = re.compile("|".join(re.escape(letter) + self._rows(own) for letter, own in by_letter.items()))
+        in_order = sorted(by_letter.items(), key=lambda item: -_RARE_FIRST.find(item[0]))  # the frequent letters are told first
+        self.pattern = re.compile("|".join(re.escape(letter) + self._rows(own) for letter, own in in_order))
 
     def _rows(self, needles: list[_Needle]) -> str:
         """What stands around one letter in its needles: those with the same letter before or behind it in one branch."""

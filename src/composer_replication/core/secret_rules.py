@@ -33,6 +33,7 @@ from composer_replication.core.secret_values import is_placeholder
 
 MAX_PLACEHOLDER = 20
 MAX_INDENT = 160
+_BEFORE_A_WORD = " \n\t\"'`="
 
 
 _TOKENS = Needles(((needle, rule) for rule in TOKEN_RULES for needle in rule.needles), rarest="_-")

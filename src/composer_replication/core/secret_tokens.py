@@ -122,7 +122,7 @@ _CODE_HOSTS = (
 )
 _CLOUDS = (
     rule("aws_key_id", "AKIA ASIA ABIA ACCA", rf"(?:(?<![A-Za-z0-9])|{AFTER_ESCAPE})(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{{16}}(?![A-Za-z0-9])"),
-    rule("aws_secret", "AKIA ASIA", r"(?:AKIA|ASIA)[A-Z0-9]{16}[\s,:;|\"'\\]{1,12}([A-Za-z0-9/+]{40})(?![A-Za-z0-9/+=])"),
+    rule("aws_secret", "AKIA ASIA", r"(?:AKIA|ASIA)[A-Z0-9]{16}(?:[\s,:;|\"'\\]{1,12}|[^\n]{1,80}?[\s,:;|\"'\\])((?=[A-Za-z0-9/+]{0,30}[A-Z])(?=[A-Za-z0-9/+]{0,30}[g-z])(?=[A-Za-z0-9/+]{0,36}\d)[A-Za-z0-9/+]{40})(?![A-Za-z0-9/+=])"),
     rule("aws_session_token", "FwoGZXIvYXdz IQoJb3JpZ2lu FQoGZXIvYXdz", r"(?:FwoGZXIvYXdz|IQoJb3JpZ2lu|FQoGZXIvYXdz)[A-Za-z0-9+/=]{60,2000}"),
     rule("aws_bedrock_key", "ABSK", rf"{BEGIN}ABSK[A-Za-z0-9+/]{{80,280}}={{0,2}}"),
     rule("aws_bedrock_key", "bedrock-api-key-", rf"{BEGIN}bedrock-api-key-[A-Za-z0-9+/=]{{20,2000}}"),
@@ -180,7 +180,6 @@ _MONEY_AND_MAIL = (
     token("duffel_token", "duffel_live_ duffel_test_", r"[A-Za-z0-9_=-]{43}"),
     rule("flutterwave_key", "FLWSECK", rf"{BEGIN}FLWSECK(?:_TEST)?-[A-Za-z0-9]{{12,40}}(?:-X)?{END}"),
     token("plaid_token", "access-sandbox- access-development- access-production-", _UUID),
-    token("braintree_token", "access_token$", rf"[a-z]{{4,12}}\${N}{{16}}\${H}{{32}}"),
     rule("paypal_token", "A21AA", rf"{BEGIN}A21AA{U}{{60,200}}"),
     token("mercury_token", "mercury_", rf"[a-z]{{4,12}}_[A-Za-z0-9_]{{20,100}}", odd=True),
     token("ramp_secret", "ramp_sec_", rf"{W}{{40,60}}"),

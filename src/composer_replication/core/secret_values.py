@@ -37,10 +37,12 @@ _COMMON = frozenset(
 _ATTRIBUTE = re.compile(r"[A-Za-z_]\w{0,60}(?:(?:\.|->|::|\?\.)[A-Za-z_]\w{0,60})+\Z")
 _PLAIN_WORDS = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*[_-]?\d{0,2}\Z")
 _CODE = re.compile(r"\$[\w({]|\{\{|\}\}|<%|#\{|[A-Za-z_]\w{0,60}\(|\)\Z|^[<{(\[]|\{[A-Za-z_.]{0,40}\}|=>|==.|^\$|&&|\|\|")
+_QUOTED_CODE = re.compile(r"\$\{|\$\(|\{\{|\}\}|<%|#\{|^\$[A-Za-z_]+\Z|\w\(\w{0,40}\)|^<[^>]{0,80}>\Z|^[{(\[]|\{[A-Za-z_.]{0,40}\}|%\(|%[sdv]|=>")
 _VARIABLE = re.compile(r"\$\{|\$\(|\{\{|<%|#\{|%\(|^\$|^%[A-Za-z_]+%\Z|^@[A-Za-z]")
 _RANDOM_BASE64 = re.compile(r"(?=[A-Za-z0-9+/]{0,99}[a-z][A-Z0-9])(?=[A-Za-z0-9+/]{0,99}[A-Z][a-z0-9])(?=[A-Za-z0-9+/]{0,99}\d)[A-Za-z0-9+/]{40,400}={0,2}\Z")
 _FILE = re.compile(r"\.(?:py|js|ts|tsx|jsx|json|ya?ml|toml|pem|key|crt|cer|txt|md|html?|css|scss|go|rs|java|rb|php|sh|env|p12|pfx|jks|svg|png|vue)\Z")
 _PARTS = re.compile(r"[A-Za-z]+|\d+")
+_PHRASE = re.compile(r"[a-z]{3,10}(?:-[a-z]{3,10}){3,8}\Z")
 _SYMBOL = re.compile(r"[!@#%^&*?+=~$;:,|]")
 _HEX = re.compile(r"(?:[0-9a-f]{32,}|[0-9A-F]{32,})\Z")
 
@@ -62,12 +64,12 @@ def looks_secret(promise: str, value: str, *, quoted: bool = False, literal: boo
     """
     if len(value) < MIN_PASSWORD or MASK.search(value) or "[REDACTED:" in value or "://" in value or is_placeholder(value):
         return False
-    if (_VARIABLE if literal else _CODE).search(value):
+    if (_VARIABLE if literal else _QUOTED_CODE if quoted else _CODE).search(value):
         return False
     random = is_random(value)
     if not random and not literal and (_ATTRIBUTE.match(value) or value[0] in ".~%@#/"):
         return False
-    if _FILE.search(value) or ("/" in value[:2] and not _RANDOM_BASE64.match(value)):  # a path
+    if _FILE.search(value) or (value.startswith(("/", "./", "../", "~/")) and not random and not _RANDOM_BASE64.match(value)):  # a path
         return False
     if promise == PASSWORD:
         return _is_password(value, random, quoted=quoted, literal=literal)
@@ -90,6 +92,8 @@ def _is_password(value: str, random: bool, *, quoted: bool, literal: bool) -> bo
         return True
     if not letters:
         return digits == len(value) >= 6 and (quoted or literal) and len(set(value)) > 1
+    if _PHRASE.match(value):
+        return not any(word in _DOC_WORDS for word in re.split("[-_]", low))
     if _PLAIN_WORDS.match(value):
         return digits >= 1 and len(value) >= 6 and quoted and "_" not in value
     if len(value) < 6 or entropy_bits(value) < MIN_PASSWORD_BITS:
