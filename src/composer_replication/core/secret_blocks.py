@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 from composer_replication.core.secret_page import Page, Span
 
+BLOCK_WORDS = ("private key", "static key", "putty-user-key-file", "private-lines:", "untrusted comment")
+"""Every page with a block has one of them, in small letters."""
 MAX_BLOCK = 20_000
 MAX_FOOTER = 100
 _BEGIN = re.compile(
@@ -33,7 +35,7 @@ def key_blocks(page: Page) -> Iterator[Span]:
     """
     if "private key" in page.low or "static key" in page.low:
         yield from _armoured(page)
-    if "putty-user-key-file" in page.low:
+    if "private-lines:" in page.low:
         yield from _putty(page)
     if "untrusted comment" in page.low:
         yield from (Span(*m.span(1), "private_key") for m in _SIGNER.finditer(page.text))

@@ -27,7 +27,7 @@ AROUND = 160
 """So many letters before and behind a piece that was decoded are looked at with it: a name and what stands between it and its value."""
 _WRAPPED_AT, _WIDE_LINE = 40, 60
 _ESCAPE = re.compile(
-    r"\\(?:u\{([0-9a-fA-F]{1,5})\}|u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|([0-3][0-7]{2})(?![0-7])|([\"\\/nrtbfe'`]))|\\{1,3}\r?\n[ \t]{0,40}"
+    r"\\(?:u\{([0-9a-fA-F]{1,5})\}|u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|([0-3][0-7]{2})(?![0-7])|([\"\\/nrtbfe'`])|\\{0,2}\r?\n[ \t]{0,40})"
 )
 _REST = re.compile(r"[^\s\"']{0,4000}")
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "e": "\x1b"}
@@ -40,21 +40,27 @@ _ENTITIES = dict(
 _COLOUR = re.compile(r"(?:\x1b|\u241b|\^\[)(?:\[[0-9;?]{0,20}[A-Za-z]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)|[()][A-Z0-9])")
 _TAG = re.compile(r"</?(?:span|font|mark|em|b|i|strong|code|wbr)(?: [^<>\n]{0,160})?/?>", re.IGNORECASE)
 _INVISIBLE = re.compile("[\u200b\u200c\u200d\u2060\ufeff\u00ad]|.\x08|\x00(?=[\x01-\x7f]\x00)|(?<=\x00[\x01-\x7f])\x00|\\^@(?=.\\^@)|(?<=\\^@.)\\^@")
-_INVISIBLES = ("\x00", "^@", "\u200b", "\u200c", "\u200d", "\u2060", "\ufeff", "\u00ad", "\x08")
+_INVISIBLES = ("\x00", "^", "\u200b", "\u200c", "\u200d", "\u2060", "\ufeff", "\u00ad", "\x08")
+_IS_QUOTED = re.compile(r"=(?:3D|[ \t]?\r?\n)")
 _SOFT_BREAK = re.compile(r"=(?:([0-9A-F]{2})|[ \t]?\r?\n(?=\S))")
-_GLUED = re.compile(
-    r"[\"'](?<=[\w+/=.~:@!-][\"'])[ \t]{0,4}(?:\+|\.{1,2}|&|\|\||<>|~|\\)?[ \t]{0,4}"
-    r"(?:\\?\r?\n[ \t]{0,40}(?:\d{1,6}[\t\u2192:][ \t]{0,40}|[+>|*#-][ \t]{1,40})?(?:(?:\+|\.{1,2}|&|\|\|)[ \t]{0,4})?)?[bfruBFRU]?[\"'](?=[\w+/=.~:@!-])"
+# One pattern per quote: a pattern that begins with one letter is looked for many times as fast.
+_GLUED = tuple(
+    re.compile(
+        rf"{q}(?<=[\w+/=.~:@!-]{q})[ \t]{{0,4}}(?:\+|\.{{1,2}}|&|\|\||<>|~|\\)?[ \t]{{0,4}}"
+        r"(?:\\?\r?\n[ \t]{0,40}(?:\d{1,6}[\t\u2192:][ \t]{0,40}|[+>|*#-][ \t]{1,40})?(?:(?:\+|\.{1,2}|&|\|\|)[ \t]{0,4})?)?"
+        r"[bfruBFRU]?[\"'](?=[\w+/=.~:@!-])"
+    )
+    for q in "\"'"
 )
-_LISTED = re.compile(r"[\"'](?<=[\w+/=.~:@!-][\"'])[ \t]{0,4},\s{0,40}[bfru]?[\"'](?=[\w+/=.~:@!-])")
-_JOINS = ("join", "concat", "paste0")
+_LISTED = tuple(re.compile(rf"{q}(?<=[\w+/=.~:@!-]{q})[ \t]{{0,4}},\s{{0,40}}[bfru]?[\"'](?=[\w+/=.~:@!-])") for q in "\"'")
+_JOINS = ("join(", "concat(")
 # Codes of letters in a row: in brackets, or as calls that make a letter each.
 _CODE = r"(?:3[2-9]|[4-9]\d|1[01]\d|12[0-6]|10|13)"
-_NUMBERS = re.compile(rf"[\[({{]\s{{0,20}}(?:{_CODE}\s{{0,2}},\s{{0,20}}){{11,4000}}{_CODE}(?!\d)")
+_NUMBERS = tuple(re.compile(rf"{bracket}\s{{0,20}}(?:{_CODE}\s{{0,2}},\s{{0,20}}){{11,4000}}{_CODE}(?!\d)") for bracket in (r"\[", r"\(", r"\{"))
 _CHARS = re.compile(rf"ch(?:a)?r\({_CODE}\)(?:\s{{0,4}}(?:[,.+&]|\|\|)\s{{0,8}}ch(?:a)?r\({_CODE}\)){{7,4000}}", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
 _HEX_LIST = re.compile(r"(?:(?<=[\s\"'\[({:])|\A)(?:(?:0x)?(?:[2-7][0-9a-fA-F]|0[aAdD9])(?:[ :]|,\s{0,20})){11,4000}(?:0x)?(?:[2-7][0-9a-fA-F]|0[aAdD9])(?![0-9A-Za-z])")
-_SPACED_HEX = re.compile(r" [67][0-9a-fA-F] [2-7][0-9a-fA-F] [2-7]|[67][0-9a-fA-F]:[2-7][0-9a-fA-F]:[2-7]|0x[2-7][0-9a-fA-F],\s{0,20}0x[2-7]")
+_SPACED_HEX = tuple(map(re.compile, (r" 6[0-9a-fA-F] [2-7][0-9a-fA-F][ \n]", r"0x6[0-9a-fA-F],\s{0,20}0x[2-7]")))
 _HEX_PAIR = re.compile(r"(?:0x)?([0-9a-fA-F]{2})")
 _DUMP = re.compile(r"(?m)^[ \t]{0,8}[0-9a-fA-F]{7,8}:?[ \t]{1,3}((?:[0-9a-fA-F]{2}){1,2}(?:[ \t]{1,3}(?:[0-9a-fA-F]{2}){1,2}){0,15})(?:[ \t]{2,60}[^\n]{0,20})?$\n?")
 _HEX_RUN = re.compile(r"(?:0[xX])?((?:[2-7][0-9a-fA-F]|0[aAdD9]){12,20000})(?![0-9a-zA-Z])")
@@ -124,19 +130,21 @@ def _pieces(page: Page) -> Iterator[Piece]:
         yield from _letters(text, _PERCENT, lambda m: chr(int(m[1], 16)))
     if "&" in text and ";" in text:
         yield from _letters(text, _ENTITY, _of_entity)
-    if "\x1b" in text or "\u241b" in text or "^[" in text:
+    if "\x1b" in text or "\u241b" in text or ("^" in text and "^[" in text):
         yield from _letters(text, _COLOUR, lambda _: "")
-    if "<span" in page.low or "<font" in page.low or "<wbr" in page.low:
+    if "</" in text and ("<span" in page.low or "<font" in page.low or "<mark" in page.low):
         yield from _letters(text, _TAG, lambda _: "")
     if any(c in text for c in _INVISIBLES):
         yield from _letters(text, _INVISIBLE, lambda _: "")
-    if "=3D" in text or "=\n" in text:
+    if _IS_QUOTED.search(text):
         yield from _letters(text, _SOFT_BREAK, lambda m: chr(int(m[1], 16)) if m[1] else "")
-    yield from _letters(text, _GLUED, lambda _: "")
+    for glued in _GLUED:
+        yield from _letters(text, glued, lambda _: "")
     if any(word in page.low for word in _JOINS):
-        yield from _letters(text, _LISTED, lambda _: "")
-    if ",1" in text or ", 1" in text or ",\n" in text:
-        yield from (Piece(*m.span(), "".join(map(chr, map(int, _NUMBER.findall(m[0]))))) for m in _NUMBERS.finditer(text))
+        for listed in _LISTED:
+            yield from _letters(text, listed, lambda _: "")
+    for numbers in _NUMBERS:
+        yield from (Piece(*m.span(), "".join(map(chr, map(int, _NUMBER.findall(m[0]))))) for m in numbers.finditer(text))
     if "r(1" in page.low:
         yield from (Piece(*m.span(), "".join(map(chr, map(int, _NUMBER.findall(m[0]))))) for m in _CHARS.finditer(text))
     yield from _hex_lists(text)
@@ -167,10 +175,9 @@ def _of_entity(match: re.Match[str]) -> str:
 
 def _hex_lists(text: str) -> Iterator[Piece]:
     """Bytes written one by one, and the lines of a hex dump: each line with its offset and its letters beside is one piece."""
-    at = _SPACED_HEX.search(text)
-    if at is not None:
-        begin = max(0, text.rfind("\n", 0, at.start()))
-        for match in _HEX_LIST.finditer(text, begin):
+    first = min((found.start() for pattern in _SPACED_HEX if (found := pattern.search(text)) is not None), default=-1)
+    if first >= 0:
+        for match in _HEX_LIST.finditer(text, max(0, text.rfind("\n", 0, first))):
             yield Piece(*match.span(), bytes.fromhex("".join(_HEX_PAIR.findall(match[0]))).decode("latin-1"))
     if "0000000" in text:
         for match in _DUMP.finditer(text):

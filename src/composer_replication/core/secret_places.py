@@ -12,10 +12,10 @@ from composer_replication.core.secret_tokens import END, Rule
 
 
 def _place(
-    kind: str, needles: str, pattern: str, *, by_line: bool = False, by_word: bool = False, odd: bool = False, gate: str = ""
+    kind: str, needles: str, pattern: str, *, by_line: bool = False, by_word: bool = False, odd: bool = False, gate: str = "", around: int = 0
 ) -> Rule:
     """A rule for a place; its needles are in small letters, stand apart by ~ and are met in either case."""
-    return Rule(kind, tuple(needles.split("~")), re.compile(pattern), by_line, by_word, odd=odd, gate=gate)
+    return Rule(kind, tuple(needles.split("~")), re.compile(pattern), by_line, by_word, odd=odd, gate=gate, around=around)
 
 
 # A line of YAML, `password: letmein`: no digit or odd letter gives the value away, so only the whole line counts. What
@@ -68,7 +68,6 @@ _URLS = (
     _place("basic_auth", "sqlplus", r"(?i:sqlplus)\s{1,4}(?:-\S{1,8}\s{1,4}){0,3}[\"']?[\w$#.-]{1,64}/([^\s@\"'/]{3,128})@"),
     _place("rpc_key", "alchemy.com/~infura.io/~quiknode.pro/~ankr.com/", r"[a-z.]{6,20}/(?:[a-z0-9_-]{1,20}/){0,2}([A-Za-z0-9_-]{24,64})", odd=True),
     _place("braintree_token", "access_token$", r"access_token\$[a-z]{4,12}\$[a-z0-9]{16}\$[a-f0-9]{32}"),
-    _place("amazon_token", "atza|~atzr|", r"Atz[ar]\|[A-Za-z0-9_+/=-]{40,2000}"),
     _place("onion_key", "ed25519-v3:", r"ED25519-V3:([A-Za-z0-9+/]{60,90}={0,2})"),
     _place("roblox_cookie", "do-not-share-this", r"DO-NOT-SHARE-THIS[^|]{0,200}\|_([A-Za-z0-9]{60,2000})"),
     _place("otp_secret", "secret=", r"(?i:secret)=([A-Za-z2-7]{16,128}={0,6})", gate="otpauth"),
@@ -90,8 +89,8 @@ _LINES = (
     _place("password", "passwd:", r"(?m)" + _YAML_PASSWORD, by_line=True),
     _place("password", "secret:", r"(?m)" + _YAML_PASSWORD, by_line=True),
     # host:port:database:user:password, a line of .pgpass
-    _place("password", ":5432:~:5433:~:6432:~:*:", r":(?:\d{4}|\*):[\w.*-]{1,64}:[A-Za-z_*][\w.@-]{0,63}:(?=[^\s]{0,127}[^\d\s])(\S{4,128})"),
-    _place("password", "login ", r"(?i:login)[ \t]{1,4}\S{1,64}\s{1,40}password[ \t]{1,8}(\S{4,128})"),  # a line of .netrc
+    _place("password", ":5432:~:*:", r":(?:\d{4}|\*):[\w.*-]{1,64}:[A-Za-z_*][\w.@-]{0,63}:(?=[^\s]{0,127}[^\d\s])(\S{4,128})"),
+    _place("password", "login ", r"(?i:login)[ \t]{1,4}\S{1,64}\s{1,40}password[ \t]{1,8}(\S{4,128})", gate="machine"),  # a line of .netrc
     _place("password", "snmp-server community ~rocommunity ~rwcommunity ", r"[\w-]{0,12}[ ]?(?i:community6?)[ \t]{1,8}(?!(?:public|private)\b)([^\s\"'<$]{4,64})"),
     _place("password", "::add-mask::~issecret=true]", r"(?:::add-mask::|(?i:issecret=true)\][ ]{0,4})(\S{4,400})"),
     _place(
@@ -103,7 +102,7 @@ _LINES = (
     _place("password", "requirepass ~masterauth ", r"(?i:requirepass|masterauth)[ \t]{1,8}[\"']?([^\s\"'<$]{4,128})"),
     _place(
         "password",
-        "identified",
+        "identified by~identified with",
         r"(?i:identified\s{1,4}(?:with\s{1,4}\S{1,40}\s{1,4})?(?:by|as)\s{1,4}(?:password\s{1,4})?)"
         r"(?:\\{0,3}[\"']([^\"'\s\\]{3,128})[\"'\\]|(?!(?i:password|random|values)\b)([^\s\"';]{6,128}))",
     ),
@@ -112,7 +111,6 @@ _COMMANDS = (
     _place("password", "mysql", rf"mysql\w{{0,12}}\s{_WORDS}-p(?![\d:]{{1,12}}(?:[\s\"';]|\Z)){_VALUE}"),
     _place("password", " login ", rf" login {_WORDS}-p[ =]?{_NOT_A_PORT}{_VALUE}"),
     _flag("mariadb", rf"-p{_NOT_A_PORT}"),
-    _flag("7z ", r"-p(?!\s)"),
     _flag(
         "mongo~zip -~unzip ~sqlcmd~mosquitto_~winrm~crackmapexec~useradd~usermod~kinit",
         rf"-[pP] {_NOT_A_PORT}",
@@ -154,14 +152,7 @@ _CRYPT = (
 _KEYS = (
     _place("telegram_token", ":aa", r"(?<=\d{8}):AA[A-Za-z0-9_-]{33}" + END),
     # A JSON web key: the private members have names of one or two letters.
-    _place(
-        "private_key",
-        '"d"~"k"~"p"~"q"~"dp"~"dq"~"qi"~"d\\~"k\\',
-        r"\"(?:d|k|p|q|dp|dq|qi)\\{0,3}\"\s{0,4}:\s{0,4}\\{0,3}\"([A-Za-z0-9_-]{16,1400})\\{0,3}\"",
-        gate="kty",
-    ),
-    _place(
-        "private_key", "<d>~<p>~<q>~<dp>~<dq>~<inverseq>", r"<(?:D|P|Q|DP|DQ|InverseQ)>\s{0,8}([A-Za-z0-9+/=]{16,1400})\s{0,8}<", gate="rsakeyvalue"
-    ),
+    _place("private_key", "kty", r"\"(?:d|k|p|q|dp|dq|qi)\\{0,3}\"\s{0,4}:\s{0,4}\\{0,3}\"([A-Za-z0-9_-]{16,1400})\\{0,3}\"", around=3000),
+    _place("private_key", "rsakeyvalue", r"<(?:D|P|Q|DP|DQ|InverseQ)>\s{0,8}([A-Za-z0-9+/=]{16,1400})\s{0,8}<", around=4000),
 )
 PLACE_RULES: tuple[Rule, ...] = (*_URLS, *_HEADERS, *_LINES, *_COMMANDS, *_CRYPT, *_KEYS)

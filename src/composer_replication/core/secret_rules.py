@@ -10,15 +10,14 @@ hundred letters at most, so a text of needles takes linear time.
 
 from __future__ import annotations
 
-import re
+from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import accumulate
 
-from composer_replication.core.secret_blocks import key_blocks
 from composer_replication.core.secret_letters import is_random
 from composer_replication.core.secret_needles import Needles
 from composer_replication.core.secret_page import Page, Span
 from composer_replication.core.secret_tokens import (
-    END,
     INNER_KIND,
     INNER_MARKS,
     LONG_RULES,
@@ -36,57 +35,63 @@ MAX_INDENT = 160
 _BEFORE_A_WORD = " \n\t\"'`="
 
 
-_TOKENS = Needles(((needle, rule) for rule in TOKEN_RULES for needle in rule.needles), rarest="_-")
+_ANCHORS = "".join(map(chr, range(33, 127)))
+_TOKENS: Needles[Rule | None] = Needles(
+    [
+        *((needle, rule) for rule in (*TOKEN_RULES, *PLAIN_RULES) for needle in rule.needles),
+        *((mark, None) for mark in INNER_MARKS),
+    ],
+    rarest="_-",
+    anchors=_ANCHORS,
+)
 
 
 def known_secrets(page: Page) -> Iterator[Span]:
-    """Where secrets of the rules stand; spans of two rules may overlap.
+    """Where tokens of the table stand; spans of two rules may overlap.
 
     >>> list(known_secrets(Page.of("AKIAQ3EGRNKDA2QWERTY")))
     [Span(start=0, end=20, kind='aws_key_id')]
     """
-    yield from key_blocks(page)
-    done: dict[Rule, int] = {}
-    text = page.text
+    if not page.runs:
+        return
+    text, done = page.text, dict[Rule, int]()
     runs = "\n".join([text[start:end] for start, end in page.runs])
-    for start, end in page.runs if _TOKENS.pattern.search(runs) else ():
-        for at, rule in _TOKENS.search(text, start, end):
-            yield from tried(rule, text, at, done)
-    yield from _by_shape(page)
-    if any(mark in runs for mark in INNER_MARKS):
-        yield from _by_inner_mark(page)
-    for rule in PLAIN_RULES:
-        if rule.needles[0] in runs:
-            yield from _found_by_needle(rule, page, (text, 0, len(text)), done)
-
-
-def _by_shape(page: Page) -> Iterator[Span]:
-    """Tokens that no letters of their own begin, in the few runs that are long enough."""
+    begins = _begins(page.runs) if (hits := _TOKENS.search(runs)) else []
+    marked = -1
+    for at, rule in hits:
+        run = bisect_right(begins, at) - 1
+        if rule is not None:
+            yield from tried(rule, text, page.runs[run][0] + at - begins[run], done)
+        elif run != marked:
+            marked = run
+            yield from _marked(text, *page.runs[run])
     for start, end in page.runs:
         if end - start >= MIN_LONG_RUN:
-            for match in LONG_RULES.finditer(page.text, start, end):
-                if is_random(match[0]):
-                    yield Span(*match.span(), match.lastgroup or "token")
+            match = LONG_RULES.match(text, start + 1 if text[start - 1 : start] == "\\" or text[start] in "+-/" else start, end)
+            if match is not None and is_random(match[0]):
+                yield Span(*match.span(), match.lastgroup or "token")
 
 
-def _by_inner_mark(page: Page) -> Iterator[Span]:
-    """Keys that bear a mark in their middle, whole."""
-    for start, end in page.runs:
-        run = page.text[start:end]
-        if MIN_INNER <= len(run) <= MAX_INNER and any(run.find(mark, 20) >= 0 for mark in INNER_MARKS) and is_random(run):
-            yield Span(start, end + (2 if page.text.startswith("==", end) else int(page.text.startswith("=", end))), INNER_KIND)
+def _begins(runs: list[tuple[int, int]]) -> list[int]:
+    """Where each run begins once they stand one after the other, a letter apart."""
+    return list(accumulate((end - start + 1 for start, end in runs[:-1]), initial=0))
 
 
-def _found_by_needle(rule: Rule, page: Page, where: tuple[str, int, int], done: dict[Rule, int]) -> Iterator[Span]:
-    """The secrets of a rule wherever its needle stands in a part of the text, or of the text in small letters."""
-    needle, (text, at, end) = rule.needles[0], where
-    while (at := text.find(needle, at, end)) >= 0:
-        yield from tried(rule, page.text, at, done)
-        at += len(needle)
+def _marked(text: str, start: int, end: int) -> Iterator[Span]:
+    """A key that bears a mark in its middle, whole."""
+    run = text[start:end]
+    if MIN_INNER <= len(run) <= MAX_INNER and any(run.find(mark, 20) >= 0 for mark in INNER_MARKS) and is_random(run):
+        yield Span(start, end + (2 if text.startswith("==", end) else int(text.startswith("=", end))), INNER_KIND)
 
 
 def tried(rule: Rule, text: str, needle: int, done: dict[Rule, int]) -> Iterator[Span]:
     """The secret of a rule at a needle, if it is one; `done` is where the last match of each rule ends."""
+    if rule.around:
+        start = max(done.get(rule, 0), needle - rule.around)
+        for match in rule.pattern.finditer(text, start, needle + rule.around):
+            yield Span(*match.span(1), rule.kind)
+        done[rule] = needle + rule.around
+        return
     start = needle - rule.back
     if rule.by_line:
         start = text.rfind("\n", max(0, needle - MAX_INDENT), needle) + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from composer_replication.core.secret_blocks import BLOCK_WORDS, key_blocks
 from composer_replication.core.secret_names import WORDS, Word, assigned_at
 from composer_replication.core.secret_needles import Needles
 from composer_replication.core.secret_page import Page, Span
@@ -11,8 +12,9 @@ from composer_replication.core.secret_places import PLACE_RULES
 from composer_replication.core.secret_rules import known_secrets, tried
 from composer_replication.core.secret_tokens import Rule
 
-_LOOKED_FOR: Needles[Word | Rule] = Needles(
-    [*((word.word, word) for word in WORDS), *((needle, rule) for rule in PLACE_RULES for needle in rule.needles)]
+_LOOKED_FOR: Needles[Word | Rule | None] = Needles(
+    [*((words, None) for words in BLOCK_WORDS), *((word.word, word) for word in WORDS), *((needle, rule) for rule in PLACE_RULES for needle in rule.needles)],
+    anchors="c:bpuwk_l$",
 )
 
 
@@ -23,13 +25,18 @@ def secrets_on(page: Page) -> Iterator[Span]:
     [Span(start=15, end=20, kind='basic_auth')]
     """
     yield from known_secrets(page)
+    found = _LOOKED_FOR.search(page.low)
+    if any(what is None for _, what in found):
+        yield from key_blocks(page)
     assigned: list[Span] = []
     done: dict[Rule, int] = {}
     gates: dict[str, bool] = {"": True}
-    for at, what in _LOOKED_FOR.search(page.low):
+    for at, what in found:
         if isinstance(what, Word):
             if (span := assigned_at(page, at, what)) is not None:
                 assigned.append(span)
+            continue
+        if what is None:
             continue
         if what.gate not in gates:
             gates[what.gate] = what.gate in page.low

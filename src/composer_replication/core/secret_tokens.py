@@ -29,6 +29,8 @@ class Rule(NamedTuple):
     odd: bool = False
     gate: str = ""
     """Letters that have to stand somewhere in the text; "" = none."""
+    around: int = 0
+    """So many letters before and behind the needle the pattern is looked for, as often as it is there; 0 = it is tried at one place."""
 
 
 # A token does not begin inside a word. A letter that ends an escape - the n of a JSON "\n", %3D, an ANSI colour - is no word.
