@@ -60,7 +60,7 @@ _NUMBERS = tuple(re.compile(rf"{bracket}\s{{0,20}}(?:{_CODE}\s{{0,2}},\s{{0,20}}
 _CHARS = re.compile(rf"ch(?:a)?r\({_CODE}\)(?:\s{{0,4}}(?:[,.+&]|\|\|)\s{{0,8}}ch(?:a)?r\({_CODE}\)){{7,4000}}", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
 _HEX_LIST = re.compile(r"(?:(?<=[\s\"'\[({:])|\A)(?:(?:0x)?(?:[2-7][0-9a-fA-F]|0[aAdD9])(?:[ :]|,\s{0,20})){11,4000}(?:0x)?(?:[2-7][0-9a-fA-F]|0[aAdD9])(?![0-9A-Za-z])")
-_SPACED_HEX = tuple(map(re.compile, (r" 6[0-9a-fA-F] [2-7][0-9a-fA-F][ \n]", r"0x6[0-9a-fA-F],\s{0,20}0x[2-7]")))
+_SPACED_HEX = tuple(map(re.compile, (r" 6[0-9a-fA-F] [2-7][0-9a-fA-F][ \n]", r":6[0-9a-fA-F]:[2-7][0-9a-fA-F]:", r"0x6[0-9a-fA-F],\s{0,20}0x[2-7]")))
 _HEX_PAIR = re.compile(r"(?:0x)?([0-9a-fA-F]{2})")
 _DUMP = re.compile(r"(?m)^[ \t]{0,8}[0-9a-fA-F]{7,8}:?[ \t]{1,3}((?:[0-9a-fA-F]{2}){1,2}(?:[ \t]{1,3}(?:[0-9a-fA-F]{2}){1,2}){0,15})(?:[ \t]{2,60}[^\n]{0,20})?$\n?")
 _HEX_RUN = re.compile(r"(?:0[xX])?((?:[2-7][0-9a-fA-F]|0[aAdD9]){12,20000})(?![0-9a-zA-Z])")

@@ -119,10 +119,8 @@ WORDS = (
     _word("wachtwoord", "", PASSWORD, apart=False),
     _word("contrase\u00f1a", "", PASSWORD, apart=False),
     _word("senha", "", PASSWORD, apart=False),
-    _word("has\u0142o", "", PASSWORD, apart=False),
     _word("\u043f\u0430\u0440\u043e\u043b\u044c", "", PASSWORD, apart=False),
     _word("\u5bc6\u7801", "", PASSWORD, apart=False),
-    _word("\u30d1\u30b9\u30ef\u30fc\u30c9", "", PASSWORD, apart=False),
 )
 _KEY_BEFORE = tuple(
     word + sep

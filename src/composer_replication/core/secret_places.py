@@ -69,7 +69,6 @@ _URLS = (
     _place("rpc_key", "alchemy.com/~infura.io/~quiknode.pro/~ankr.com/", r"[a-z.]{6,20}/(?:[a-z0-9_-]{1,20}/){0,2}([A-Za-z0-9_-]{24,64})", odd=True),
     _place("braintree_token", "access_token$", r"access_token\$[a-z]{4,12}\$[a-z0-9]{16}\$[a-f0-9]{32}"),
     _place("onion_key", "ed25519-v3:", r"ED25519-V3:([A-Za-z0-9+/]{60,90}={0,2})"),
-    _place("roblox_cookie", "do-not-share-this", r"DO-NOT-SHARE-THIS[^|]{0,200}\|_([A-Za-z0-9]{60,2000})"),
     _place("otp_secret", "secret=", r"(?i:secret)=([A-Za-z2-7]{16,128}={0,6})", gate="otpauth"),
 )
 _HEADERS = (
