@@ -34,11 +34,12 @@ MAX_DEPTH = 4
 """So many layers of encoding are taken off: base64 of JSON within JSON."""
 _SECRET_NAME = re.compile(r"(?i)(key|token|secret|passw|credential|auth)")
 _NOT_SECRET_NAME = re.compile(r"(?i)(_file|_path|_dir|_sock|_agent|_pid|keyboard|_url|_home)$")
-_EMAIL = re.compile(
-    r"(?<![A-Za-z0-9._%+/-])([A-Za-z0-9][A-Za-z0-9._%+-]{0,63}@(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.){1,5}"
-    r"(?:[a-z]{2}|com|org|net|edu|gov|mil|info|biz|dev|app|cloud|tech|email|xyz|online|site|name|mobi|int|ai|io|local|internal))(?![A-Za-z0-9_(.-]*[(=\[])(?![A-Za-z0-9_-])"
+_BACKWARDS = re.compile(r"[A-Za-z0-9._%+-]{0,64}(?![A-Za-z0-9._%+/-])")
+_DOMAIN = re.compile(
+    r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.){1,5}"
+    r"(?:[a-z]{2}|com|org|net|edu|gov|mil|info|biz|dev|app|cloud|tech|email|xyz|online|site|name|mobi|int|ai|io|local|internal)(?![A-Za-z0-9_(.-]{0,64}[(=\[])(?![A-Za-z0-9_-])"
 )
-MAX_LOCAL_CHARS, MAX_MAIL_CHARS = 65, 400
+MAX_LOCAL_CHARS = 66
 _PUBLIC_MAIL = re.compile(
     r"(?i)^(?:git|noreply|no-reply|donotreply|[0-9+a-z-]*\[bot\]|actions|dependabot|security|support)@|@(?:[a-z0-9-]+\.)*example\.(?:com|org|net)$"
     r"|@users\.noreply\.github\.com$|@(?:[a-z0-9-]+\.)*(?:test|invalid|localhost)$"
@@ -113,11 +114,13 @@ def _emails(text: str) -> Iterator[Span]:
     """Addresses that are not public ones; only the letters around an @ are looked at."""
     at, last = text.find("@"), 0
     while at >= 0:
-        match = _EMAIL.search(text, max(last, at - MAX_LOCAL_CHARS), at + MAX_MAIL_CHARS)
-        if match is not None:
-            last = match.end()
-            if not _PUBLIC_MAIL.search(match[1]):
-                yield Span(*match.span(1), "email")
+        domain = _DOMAIN.match(text, at + 1) if text[at - 1 : at].isalnum() or text[at - 1 : at] in ("_", ".", "%", "+", "-") else None
+        if domain is not None:
+            before = _BACKWARDS.match(text[max(last, at - MAX_LOCAL_CHARS) : at][::-1])
+            start = at - (before.end() if before is not None else 0)
+            if start < at and text[start].isalnum() and not _PUBLIC_MAIL.search(text[start : domain.end()]):
+                yield Span(start, domain.end(), "email")
+                last = domain.end()
         at = text.find("@", max(at + 1, last))
 
 

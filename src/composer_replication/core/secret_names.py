@@ -54,7 +54,8 @@ _OPEN = re.compile(
     r"|\[\s{0,2}(?=[\\\"']))?(\\{0,7})([\"'`])", re.IGNORECASE
 )
 _INSIDE = {q: re.compile(rf"([^{q}\n\\]{{1,300}}(?:\\[^{q}nrt\\\n][^{q}\n\\]{{0,200}}){{0,8}})\\{{0,7}}{q}") for q in "\"'`"}
-_BARE = re.compile(r"[^\s\"'`<>\\\x00-\x1f]{4,4000}")
+_BARE = re.compile(r"[^\s\"'`<>\\|\u2502\x00-\x1f]{4,200}")
+_LONG_REST = re.compile(r"[A-Za-z0-9._~+/%-]{0,4000}={0,2}")
 _CUT = re.compile(r"[,;&|](?=\s|\Z|[\"']?[\w.-]{1,40}[\"']?\s?[=:])|\)[;,.)]|\]\(|%7[cC]|\u2502")
 _SCHEME = re.compile(r"(?i)(?:bearer|basic|token|apikey|key)\s+(\S+)\Z")
 # The lines below `private_key: |`; before their indentation may stand what numbers lines or marks them in a diff.
@@ -190,7 +191,8 @@ def secret_under(name: str, value: str) -> str | None:
     return None
 
 
-MIN_VALUE, MAX_VALUE = 4, 400
+MIN_VALUE, MAX_VALUE, MAX_BARE = 4, 400, 200
+MAX_EQUALS, MAX_COLONS = 6, 8
 
 
 def _assigned(page: Page, at: int, end: int, word: Word, more: str | None) -> Span | None:
@@ -269,10 +271,14 @@ def _value(text: str, name_at: int, glue: re.Match[str], kind: str, promise: str
         return None
     in_command = how == "space" and (flag or ("\n" not in glue[0] and bool(_COMMAND_BEFORE.search(text, max(0, name_at - 90), name_at))))
     value = bare[0]
+    if value.rstrip("=").count("=") > MAX_EQUALS or value.count(":") > MAX_COLONS:  # no value, but a row of pairs
+        return None
     query = before.endswith(("?", "&", ";")) or before.endswith(("amp;", "3b", "26"))
     if how == "xml" and promise != OPAQUE and " " in text[start : text.find("<", start)].strip():
         return None
     value = _trimmed(value)
+    if len(value) == MAX_BARE and is_random(value):
+        value += _LONG_REST.match(text, start + len(value))[0]  # type: ignore[index]
     exact = how == "assign" and glue[0] in ("=", ":=")
     literal = how == "xml" or (flag and how == "assign") or (exact and (query or bool(_ENV_NAME.match(name)) or "." in name.strip(".")))
     if how in ("said", "file") or (how == "space" and not in_command):

@@ -91,7 +91,7 @@ _LINES = (
     _place("password", ":5432:~:*:", r":(?:\d{4}|\*):[\w.*-]{1,64}:[A-Za-z_*][\w.@-]{0,63}:(?=[^\s]{0,127}[^\d\s])(\S{4,128})"),
     _place("password", "login ", r"(?i:login)[ \t]{1,4}\S{1,64}\s{1,40}password[ \t]{1,8}(\S{4,128})", gate="machine"),  # a line of .netrc
     _place("password", "snmp-server community ~rocommunity ~rwcommunity ", r"[\w-]{0,12}[ ]?(?i:community6?)[ \t]{1,8}(?!(?:public|private)\b)([^\s\"'<$]{4,64})"),
-    _place("password", "::add-mask::~issecret=true]", r"(?:::add-mask::|(?i:issecret=true)\][ ]{0,4})(\S{4,400})"),
+    _place("password", "::add-mask::~issecret=true]", r"(?:::add-mask::|(?i:issecret=true)\][ ]{0,4})(\S{4,160})"),
     _place(
         "recovery_codes",
         "recovery code~backup code~scratch code",

@@ -33,6 +33,8 @@ def secrets_on(page: Page) -> Iterator[Span]:
     gates: dict[str, bool] = {"": True}
     for at, what in found:
         if isinstance(what, Word):
+            if assigned and at < assigned[-1].end:  # within a value that goes already
+                continue
             if (span := assigned_at(page, at, what)) is not None:
                 assigned.append(span)
             continue
