@@ -64,15 +64,18 @@ _SPACED_HEX = tuple(map(re.compile, (r" 6[0-9a-fA-F] [2-7][0-9a-fA-F][ \n]", r":
 _HEX_PAIR = re.compile(r"(?:0x)?([0-9a-fA-F]{2})")
 _DUMP = re.compile(r"(?m)^[ \t]{0,8}[0-9a-fA-F]{7,8}:?[ \t]{1,3}((?:[0-9a-fA-F]{2}){1,2}(?:[ \t]{1,3}(?:[0-9a-fA-F]{2}){1,2}){0,15})(?:[ \t]{2,60}[^\n]{0,20})?$\n?")
 _HEX_RUN = re.compile(r"(?:0[xX])?((?:[2-7][0-9a-fA-F]|0[aAdD9]){12,20000})(?![0-9a-zA-Z])")
+_HEX_LINE = re.compile(r"\r?\n[ \t]{0,8}((?:[2-7][0-9a-fA-F]|0[aAdD9]){1,200})(?![0-9a-zA-Z])")
 # Text is bytes below 128: of four letters of base64 the first three have a bit that is not set. 18 bytes of it in a row are no chance.
 _TEXT_RUN = re.compile(
     rf"(?:[A-Za-f][A-HQ-Xg-nw-z0-3][ABEFIJMNQRUVYZcdghkloptwxs014589][A-Za-z0-9+/_-]){{{MIN_BASE64_CHARS // 4}}}[A-Za-z0-9+/_-]*"
 )
-_WIDE_RUN = re.compile(r"(?:[A-Za-z0-9+/]A[A-Za-z0-9+/][A-Za-z0-9+/]A[A-Za-z0-9+/]A[A-Za-z0-9+/]|(?:A[A-Za-z0-9+/]{2,3}){4})[A-Za-z0-9+/_-]{16,}|//[45][A-Za-z0-9+/]{21,}")
+# UTF-16: every other byte is 0.
+_WIDE_RUN = re.compile(r"(?:(?:[A-Za-z0-9+/]{2}[AB][A-Za-z0-9+/]A[A-Za-z0-9+/]{2}A){2}|(?:A[A-Za-z0-9+/]{2}A[A-Za-z0-9+/]{2}[AB][A-Za-z0-9+/]){2}|//[45][A-Za-z0-9+/]{13})[A-Za-z0-9+/_-]{8,}")
 _PACKED_RUN = re.compile(r"(?:H4sI|eJ[wxyz]|eN[oq])[A-Za-z0-9+/_-]{20,}")
 _BASE32_RUN = re.compile(r"[A-Z2-7]{32,20000}(?![A-Za-z0-9])")
 _LINE = re.compile(r"((?:\r?\n|\\n)[ \t]*(?:\d{1,6}[\t\u2192][ \t]*|[+>|#*][ \t]?)?)([A-Za-z0-9+/_-]{4,})")
-_REST_OF_RUN = re.compile(r"\n(?!\d{4}-\d\d)(?=[A-Za-z0-9_-]{6,})(?=[A-Za-z_-]{0,24}\d)(?=[0-9a-f]{0,64}[g-zA-Z_-])")
+# A word that a narrow screen broke: it goes on at the beginning of the next line. A date or a hash that begins a line is none.
+_BROKEN = re.compile(r"\n(?<=[A-Za-z0-9_=+/-]\n)(?=[A-Za-z0-9_+/=-]{8})(?=[A-Za-z_+/-]{0,24}\d)(?!\d{4}-\d\d|[0-9a-f]{7,64}\s)")
 _URL_SAFE = bytes.maketrans(b"-_", b"+/")
 _PRINTABLE = bytes([9, 10, 13, *range(32, 127)])
 
@@ -144,9 +147,9 @@ def _pieces(page: Page) -> Iterator[Piece]:
         for listed in _LISTED:
             yield from _letters(text, listed, lambda _: "")
     for numbers in _NUMBERS:
-        yield from (Piece(*m.span(), "".join(map(chr, map(int, _NUMBER.findall(m[0]))))) for m in numbers.finditer(text))
+        yield from (Piece(*m.span(), " " + "".join(map(chr, map(int, _NUMBER.findall(m[0]))))) for m in numbers.finditer(text))
     if "r(1" in page.low:
-        yield from (Piece(*m.span(), "".join(map(chr, map(int, _NUMBER.findall(m[0]))))) for m in _CHARS.finditer(text))
+        yield from (Piece(*m.span(), " " + "".join(map(chr, map(int, _NUMBER.findall(m[0]))))) for m in _CHARS.finditer(text))
     yield from _hex_lists(text)
     yield from _runs(page)
 
@@ -197,8 +200,9 @@ def _runs(page: Page) -> Iterator[Piece]:
         if piece is not None:
             done = piece.end
             yield piece
-        elif text[end : end + 1] == "\n" and end - text.rfind("\n", max(0, end - 400), end) > _WIDE_LINE and _REST_OF_RUN.match(text, end):
-            yield Piece(end, end + 1, "")
+    for match in _BROKEN.finditer(text):
+        if match.start() - text.rfind("\n", max(0, match.start() - 400), match.start()) > _WIDE_LINE:
+            yield Piece(*match.span(), "")
 
 
 def _run(text: str, start: int, end: int) -> Piece | None:
@@ -209,8 +213,11 @@ def _run(text: str, start: int, end: int) -> Piece | None:
     if text[start] in "234567" or text.startswith(("0x", "0X", "0a", "0A"), start):
         match = _HEX_RUN.match(text, start, end)
         if match is not None:
-            return Piece(*match.span(), bytes.fromhex(match[1]).decode("latin-1"))
-    if "A" in text[start : start + 3] or text.startswith("//", start):
+            end, encoded = match.end(), match[1]
+            while len(match[1]) >= _WRAPPED_AT and (below := _HEX_LINE.match(text, end)) is not None and len(below[1]) <= len(match[1]):
+                end, encoded = below.end(), encoded + below[1]
+            return Piece(start, end, bytes.fromhex(encoded[: len(encoded) // 2 * 2]).decode("latin-1"))
+    if text[start] == "A" or text.startswith("//", start) or text[start + 4 : start + 5] == "A":
         match = _WIDE_RUN.match(text, start, end)
         if match is not None:
             end, encoded = _joined(text, start, match.end())

@@ -20,7 +20,7 @@ _TAIL = (
     r"(?:[_-]?(?:key[_-]?base|base64|base|b64|hex|prod|production|dev|staging|stage|live|main|value|val|string|str|text|plain|plaintext|clear|raw"
     r"|[0-9]{1,3}))?(?P<more>(?:_[a-z0-9]{1,16}){1,3})?(?![a-z0-9_])"
     # Nothing but what may begin an assignment: most words are told from names here.
-    r"(?=\\{0,7}[\"'`\])>(:=|\t\n/?+!<-]|\\{1,7}n|[ \t]{1,24}(?:[:=|(\"'`\\?+<\u2502-]|is |was |set |\u00e9 |[05789] |(?=\S{0,40}[\d!@#%^&*])\S{6}|\S{12}|-{1,2}[a-z])"
+    r"(?=\\{0,7}[\"'`\])>(*:=|\t\n/?+!<-]|\\{1,7}n|[ \t]{1,24}(?:[:=|(\"'`\\?+<\u2502\u2192-]|is |was |set |\u00e9 |[05789] |ascii-text |(?=\S{0,40}[\d!@#%^&*])\S{6}|\S{12}|-{1,2}[a-z])"
     r"|(?:[ \t][a-z'\u00e0-\u00ff]{1,14}){1,7}(?::\s|[ \t](?:is|was|=|\u00e9|ist|est|es)[: ]))"
 )
 _Q = r"\\{0,7}[\"'`]"
@@ -31,17 +31,17 @@ _GLUE = re.compile(
     # {"name": "DB_PASSWORD", "value": "..."}, - name: DB_PASSWORD / value: ..., <add key="Password" value="..."/>
     rf"(?P<pair>(?:{_Q})?\s{{0,4}}(?:,|\n|;|\)|(?<=[\"'`])\s)\s{{0,40}}(?:{_Q}|[-@.] ?)?{_VALUE_WORD}(?:{_Q})?\s{{0,4}}(?:=>|[:=])\s{{0,4}}"
     # gh secret set TOKEN --body "...", --name db-password --value ..., variable "db_password" { default = "..." }
-    rf"|[ \t]{{1,4}}(?:-[\w-]{{1,20}}[ \t][\w./-]{{1,40}}[ \t]{{1,4}}){{0,3}}(?:-{{1,2}}(?:body|value|secret-string|data|plaintext|content|b|v)|/[dv])(?:[ \t]{{1,4}}|=)"
+    rf"|[ \t]{{1,4}}(?:[-/][\w-]{{1,20}}[ \t][\w./-]{{1,40}}[ \t]{{1,4}}){{0,3}}(?:-{{1,2}}(?:body|value|secret-string|data|plaintext|content|b|v)|/[dv])(?:[ \t]{{1,4}}|=)"
     rf"|{_Q}\s{{0,4}}\{{[^{{}}\"']{{0,200}}?default\s{{0,8}}=\s{{0,8}})"
     # <password>...</password>, <string name="token">...</string>, <key>token</key><string>..., <td>token</td><td>...
-    rf"|(?P<xml>(?:{_Q}(?:\s{{1,4}}[\w:.-]{{1,20}}=[\"'][^\"'<>\n]{{0,40}}[\"']){{0,2}}\s{{0,2}})?>\s{{0,40}}(?:<!\[cdata\[|<value[^<>\n]{{0,40}}>\s{{0,8}})?"
+    rf"|(?P<xml>(?:(?:{_Q})?(?:\s{{1,4}}[\w:.-]{{1,20}}=[\"'][^\"'<>\n]{{0,120}}[\"']){{0,2}}\s{{0,2}})?>\s{{0,40}}(?:<!\[cdata\[|<value[^<>\n]{{0,40}}>\s{{0,8}})?"
     rf"|</(?:key|name|td|th|dt|b|code|strong)>:?\s{{0,40}}<(?:string|value|td|dd|code|data)[^<>\n]{{0,40}}>)"
     # "password", "..." / ('password', '...') / password("...") / auth=("name", "...")
     rf"|(?P<call>(?:{_Q}\s{{0,4}})?,\s{{0,40}}(?={_Q})|(?:[ \t]{{0,2}}=[ \t]{{0,2}})?\(\s{{0,4}}{_Q}[^\"'`\n]{{1,64}}{_Q}\s{{0,4}},\s{{0,4}}(?={_Q})|\(\s{{0,2}}(?={_Q}))"
     # name = value, "name": value, ["name"] = value, name: str = value, name := value
     rf"|(?P<assign>(?:{_Q})?[\])]?[ \t]{{0,24}}"
-    rf"(?::[ \t]{{0,4}}&?'?[a-z_][\w.]{{0,24}}(?:[ \t][a-z_]\w{{0,20}})?(?:[\[<][^\]>\n=]{{0,30}}[\]>])?(?:[ \t]?\|[ \t]?[a-z]{{2,10}})?\??[ \t]{{1,3}}=(?![=>])|:=|\?\??=|\+=|=>|={{1,3}}(?!>)|<-|->|:(?![:/])|!=)[ \t]{{0,24}}(?:{_LINE}(?={_Q}))?)"
-    r"|(?P<level>[ \t][05789][ \t](?=\S))"  # a router's: password 7 0822455D0A16
+    rf"(?::[ \t]{{0,4}}&?'?[a-z_][\w.]{{0,24}}(?:[ \t][a-z_]\w{{0,20}})?(?:[\[<][^\]>\n=]{{0,30}}[\]>])?(?:[ \t]?\|[ \t]?[a-z]{{2,10}})?\??[ \t]{{1,3}}=(?![=>])|:=|\u2192|\*\*:|:\*\*|\?\??=|\+=|=>|={{1,3}}(?!>)|<-|->|:(?![:/])|!=)[ \t]{{0,24}}(?:{_LINE}(?={_Q}|string\())?)"
+    r"|(?P<level>[ \t](?:[05789]|ascii-text|hexadecimal|clear)[ \t](?=\S))"  # a router's: password 7 0822455D0A16
     r"|(?P<table>[ \t]{0,24}(?:\||\u2502)[ \t]{0,24}|\t{1,4}|[ ]{3,40})"
     rf"|(?P<said>(?:{_Q})?[ \t](?:is|was|=|set to|\u00e9|ist|est|es|\u2014)[: ][ \t]?"
     r"|(?:[ \t][a-z'\u00e0-\u00ff]{1,14}){1,7}(?::\s{1,6}|[ \t](?:is|was|=|\u00e9|ist|est|es)[: ][ \t]?))"
@@ -50,7 +50,7 @@ _GLUE = re.compile(
 )
 # A value in quotes may stand behind a letter that marks a kind of literal, or in a call that only passes it on.
 _OPEN = re.compile(
-    r"(?:[bruf@$]{1,2}(?=[\\\"'])|(?:[\w.]{0,30}(?:secretstr|secret|string|str|bytes|some|from|text|new|sensitive|ok|of|literal|trim|encode|quote|arc|box)(?:::new|::from)?\(\s{0,2})|string\(\d{1,4}\)\s{0,2}"
+    r"(?:[brufn@$]{1,2}(?=[\\\"'])|(?:[\w.]{0,30}(?:secretstr|secret|string|str|bytes|some|from|text|new|sensitive|ok|of|literal|trim|encode|quote|arc|box)(?:::new|::from)?\(\s{0,2})|string\(\d{1,4}\)\s{0,2}"
     r"|\[\s{0,2}(?=[\\\"']))?(\\{0,7})([\"'`])", re.IGNORECASE
 )
 _INSIDE = {q: re.compile(rf"([^{q}\n\\]{{1,300}}(?:\\[^{q}nrt\\\n][^{q}\n\\]{{0,200}}){{0,8}})\\{{0,7}}{q}") for q in "\"'`"}
@@ -63,6 +63,12 @@ _BELOW = r"(?:\\{1,3}r|\r)?(?:\n|\\{1,3}n)(?:[ \t]{0,8}\d{1,7}[\t\u2192]|\+)?[ \
 _BLOCK = re.compile(
     rf"[\"']?[ \t]{{0,2}}:[ \t]{{0,4}}[|>][+-]?(?={_BELOW})(?P<block>(?:{_BELOW}[^\s\"'`\\]{{4,200}}){{1,100}})"
 )
+
+
+_INSERT = re.compile(r"insert\s{1,4}into\s{1,4}\S{1,80}\s{0,4}\(([^()]{1,800})\)\s{0,4}values\s{0,8}", re.IGNORECASE)
+_ROW = re.compile(r"\(((?:'(?:[^'\\\n]|\\.|''){0,400}'|[^'()\n]){1,60})\)[,;\s]{0,4}")
+_FIELD = re.compile(r"\s{0,4}(?:'((?:[^'\\\n]|\\.|''){0,400})'|[^',]{0,200})\s{0,4}(?:,|\Z)")
+MAX_ROWS = 200
 
 
 class Word(NamedTuple):
@@ -80,7 +86,7 @@ def _word(word: str, rest: str, promise: str, *, apart: bool = True) -> Word:
     return Word(word, re.compile(rest + _TAIL), promise, apart, _AFTER_WORD | set(filter(str.isalpha, rest.replace("\\s", ""))))
 
 
-_AFTER_WORD = frozenset(" \t\n\r_-0123456789\\\"'`])>(:=|,/?+!<.bhpdslmvtcr\u2502")
+_AFTER_WORD = frozenset(" \t\n\r_-0123456789\\\"'`])>(*:=|,/?+!<.bhpdslmvtcr\u2502")
 WORDS = (
     _word("secret", "s?", TOKEN, apart=False),
     _word("token", "", TOKEN, apart=False),
@@ -112,6 +118,8 @@ WORDS = (
     _word("appid", "", OPAQUE),
     _word("key-data", "", TOKEN, apart=False),
     _word("pw", "", PASSWORD),
+    _word("sonar.login", "", TOKEN, apart=False),
+    _word("sessionid", "", OPAQUE, apart=False),
     _word("securestring", r"(?:\s+-string)?", PASSWORD, apart=False),
     _word("accounts", "", OPAQUE),
     _word("passwort", "", PASSWORD, apart=False),
@@ -195,6 +203,28 @@ MIN_VALUE, MAX_VALUE, MAX_BARE = 4, 400, 200
 MAX_EQUALS, MAX_COLONS = 6, 8
 
 
+def inserted_secrets(text: str, at: int) -> list[Span]:
+    """Secrets in the rows of an INSERT, each judged by the name of its column.
+
+    >>> inserted_secrets("INSERT INTO users (name, password) VALUES ('ada', 'tr0ub4dor&3x');", 0)
+    [Span(start=50, end=62, kind='password')]
+    """
+    head = _INSERT.match(text, at)
+    if head is None:
+        return []
+    columns = [column.strip("`\" []\n\t'") for column in head[1].split(",")]
+    spans, position = list[Span](), head.end()
+    for _ in range(MAX_ROWS):
+        row = _ROW.match(text, position)
+        if row is None:
+            break
+        for column, field in zip(columns, _FIELD.finditer(row[1]), strict=False):
+            if field[1] and (kind := secret_under(column, field[1])) is not None:
+                spans.append(Span(row.start(1) + field.start(1), row.start(1) + field.end(1), kind))
+        position = row.end()
+    return spans
+
+
 def _assigned(page: Page, at: int, end: int, word: Word, more: str | None) -> Span | None:
     """Where the value stands that is assigned to the name whose last word is at `at`, if it looks secret."""
     glue = _GLUE.match(page.low, end)
@@ -231,7 +261,9 @@ def _promise(page: Page, at: int, end: int, name: str, word: Word, more: str | N
         return None
     before = text[at - 1 : at]
     apart = not before.isalnum() or (text[at].isupper() and not before.isupper()) or (before.isdigit())
-    if word.apart and not apart and not (word.word == "pass" and page.low.endswith(_PASS_BEFORE, max(0, at - 8), at)):
+    if word.apart and not apart and not (word.word in ("pass", "pw", "pwd") and page.low.endswith(_PASS_BEFORE, max(0, at - 8), at)):
+        return None
+    if word.word.startswith("session") and page.low[end : end + 1] not in ("=", "\t"):  # in a log it names the session, in a cookie it opens it
         return None
     if word.word == "key":
         if page.low.endswith(_KEY_BEFORE, max(0, at - _MAX_KEY_BEFORE), at):

@@ -53,7 +53,7 @@ _PIPED = rf"[^\n]{{0,80}}?(?:echo|printf)(?: -n| %s)?\s{{1,4}}{_Q}([^\s\"'|$<]{{
 
 def _flag(commands: str, flag: str) -> Rule:
     """A command's name, then within the same command a flag, then a password."""
-    return _place("password", commands, rf"(?i:\w[\w-]{{0,24}})\s{_WORDS}{flag}{_VALUE}")
+    return _place("password", commands, rf"(?i:\w[\w-]{{0,24}}(?: [ax](?= ))?)\s{_WORDS}{flag}{_VALUE}")
 
 
 _URLS = (
@@ -126,6 +126,16 @@ _COMMANDS = (
         "basic_auth", "curl ", r"curl [^\n]{0,200}?(?:-u|--user)[ =]?[\"']?[\w.@+-]{1,64}:((?=[^\s\"'$]{0,128}[\d!@#%^*+=])[^\s\"'$]{6,128})"
     ),
     _place("basic_auth", "curl ", r"curl [^\n]{0,200}?(?:-u|--user)[ =]?[\"']?([\w.-]{16,128}):?[\"'\s]", odd=True),
+    _place("password", "login(~authenticate(~credential(~credentials(", r"[\w.]{1,20}\(\s{0,8}[\"'][^\"'\n]{1,64}[\"']\s{0,2},\s{0,8}[\"']([^\"'\s]{6,128})[\"']", odd=True),
+    _place("token", " login ", r" login ([A-Za-z0-9._-]{20,400})(?=\s|\Z)", odd=True),
+    _place("token", " -k ", r" -k ([A-Za-z0-9._-]{24,400})(?=\s|\Z)", odd=True),
+    _flag("7z a ~7z x ", r"-p(?!\s)"),
+    _flag("twine ", "-p "),
+    _flag("snmpwalk~snmpget~snmpset", "-A "),
+    _flag("snmpwalk~snmpget~snmpset", "-X "),
+    _place("password", "rclone obscure ", rf"rclone obscure {_VALUE}"),
+    _place("password", "<auth-user-pass>", r"<auth-user-pass>\s{1,4}\S{1,80}\s{1,4}(\S{4,128})\s{1,4}<"),
+    _place("password", "assword:", r"assword:[^\n]{0,24}\n[^\n]{0,16}send(?: --)? \"([^\"\\\n]{4,64})"),
     _place("password", "openssl passwd ", rf"openssl passwd (?:-\S{{1,12}} (?:-salt \S{{1,16}} )?){{0,3}}{_VALUE}"),
     _place("password", "net user ", rf"net user \S{{1,40}} {_VALUE}(?=\s)"),
     _place("password", "add-generic-password~add-internet-password", rf"add-\w{{1,10}}-password {_WORDS}-w {_VALUE}"),

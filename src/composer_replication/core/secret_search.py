@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from composer_replication.core.secret_blocks import BLOCK_WORDS, key_blocks
-from composer_replication.core.secret_names import WORDS, Word, assigned_at
+from composer_replication.core.secret_names import WORDS, Word, assigned_at, inserted_secrets
 from composer_replication.core.secret_needles import Needles
 from composer_replication.core.secret_page import Page, Span
 from composer_replication.core.secret_places import PLACE_RULES
 from composer_replication.core.secret_rules import known_secrets, tried
 from composer_replication.core.secret_tokens import Rule
 
-_LOOKED_FOR: Needles[Word | Rule | None] = Needles(
-    [*((words, None) for words in BLOCK_WORDS), *((word.word, word) for word in WORDS), *((needle, rule) for rule in PLACE_RULES for needle in rule.needles)],
+_LOOKED_FOR: Needles[Word | Rule | str | None] = Needles(
+    [("insert into", "rows"), *((words, None) for words in BLOCK_WORDS), *((word.word, word) for word in WORDS), *((needle, rule) for rule in PLACE_RULES for needle in rule.needles)],
     anchors="c:bpuwk_l$",
 )
 
@@ -39,6 +39,9 @@ def secrets_on(page: Page) -> Iterator[Span]:
                 assigned.append(span)
             continue
         if what is None:
+            continue
+        if isinstance(what, str):
+            assigned += inserted_secrets(page.text, at)
             continue
         if what.gate not in gates:
             gates[what.gate] = what.gate in page.low

@@ -44,6 +44,8 @@ _FILE = re.compile(r"\.(?:py|js|ts|tsx|jsx|json|ya?ml|toml|pem|key|crt|cer|txt|m
 _PARTS = re.compile(r"[A-Za-z]+|\d+")
 _PHRASE = re.compile(r"[a-z]{3,10}(?:-[a-z]{3,10}){3,8}\Z")
 _SYMBOL = re.compile(r"[!@#%^&*?+=~$;:,|]")
+_STRONG = re.compile(r"(?=[^a-z]{0,30}[a-z])(?=[^A-Z]{0,30}[A-Z])(?=[^!#%^*@&$]{1,30}[!#%^*@&$])[\w!#%^*@&$+-]{10,40}\Z")
+_UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}\Z")
 _HEX = re.compile(r"(?:[0-9a-f]{32,}|[0-9A-F]{32,})\Z")
 
 
@@ -75,7 +77,7 @@ def looks_secret(promise: str, value: str, *, quoted: bool = False, literal: boo
         return _is_password(value, random, quoted=quoted, literal=literal)
     digits, letters = sum(map(str.isdigit, value)), sum(map(str.isalpha, value))
     if promise == OPAQUE:
-        return len(value) >= MIN_OPAQUE and digits >= 2 and letters >= 2 and (random or bool(_HEX.match(value))) and entropy_bits(value) >= MIN_BITS
+        return not _UUID.match(value) and len(value) >= MIN_OPAQUE and digits >= 2 and letters >= 2 and (random or bool(_HEX.match(value))) and entropy_bits(value) >= MIN_BITS
     if random and len(value) >= MIN_RANDOM:
         return True
     if len(value) < (8 if literal else MIN_MIXED) or digits < 2 or letters < 2 or _PLAIN_WORDS.match(value):
@@ -98,4 +100,6 @@ def _is_password(value: str, random: bool, *, quoted: bool, literal: bool) -> bo
         return digits >= 1 and len(value) >= 6 and quoted and "_" not in value
     if len(value) < 6 or entropy_bits(value) < MIN_PASSWORD_BITS:
         return False
+    if _STRONG.match(value):
+        return True
     return digits >= 1 or (quoted and bool(_SYMBOL.search(value)) and not value[0].isspace())
