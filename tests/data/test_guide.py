@@ -122,8 +122,8 @@ def test_a_marked_turn_carries_the_hint_that_the_package_writes(log: Path) -> No
     records += [_result(9, "c4", error, error=True), _result(10, "c5", error.replace("Reed", "Rede"), error=True)]
     log.write_text("".join(json.dumps(r) + "\n" for r in records))
     (example,) = claude_states_to_trace_examples(ClaudeCodeIngester().ingest(log))
-    hints = {i: t.error_meta["hint"] for i, t in enumerate(example.turns) if t.error_kind}
-    assert hints[1] == "" and "Bash" in hints[9] and "Read" in hints[9], "nothing to say of the first, the tools on offer for the second"
+    first, second = (t.error_meta["hint"] for t in example.turns if t.error_kind)
+    assert first == "" and "Bash" in second and "Read" in second, "nothing to say of the first, the tools on offer for the second"
 
 
 def test_turns_and_examples_are_keywords_or_dictionaries() -> None:

@@ -18,7 +18,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -37,6 +37,18 @@ HintGenerator = Callable[[str, Mapping[str, Any]], str | None]
 _MEANT = frozenset((("hint", "no_hint"), ("hint", "category"), ("lm_ce", "site"), ("lm_ce", "author")))
 """Skips that say what was asked for: a mistake without a hint, a message that is not trained."""
 _NOBODY = "\0nobody"
+
+
+class TokenizerLike(Protocol):
+    """What the collator asks of a tokenizer: one of transformers (a PreTrainedTokenizerFast) has it all."""
+
+    chat_template: Any
+    pad_token_id: int | None
+    eos_token_id: int | None
+
+    def __len__(self) -> int: ...
+    def __call__(self, text: str, **how: Any) -> Any: ...
+    def decode(self, ids: Any, **how: Any) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

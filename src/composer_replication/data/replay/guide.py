@@ -56,7 +56,8 @@ async def replay_trace(
 ) -> TeacherActions:
     """What each teacher would have done at each state: state id -> teacher's name -> its message in the shape of a chat response.
 
-    `states` may be dictionaries of their fields, or sessions as an ingester gives them. `teachers` are settings by name, whose keys come from the environment, or teachers of your own. `tools` stand for those that the states
+    `states` may be dictionaries of their fields, or sessions as an ingester gives them.
+    `teachers` are settings by name, whose keys come from the environment, or teachers of your own. `tools` stand for those that the states
     carry; where neither says, they are inferred from the session's calls. `ledger` is a folder or file that keeps the answers, and beside
     it `redaction.key`, by which secrets are named; without one it is DEFAULT_LEDGER. `max_total_usd` is the ceiling of all calls in that
     ledger, of earlier runs as well; 0 and None pay for nothing, and None says what asking would cost at most. What brings no message is
