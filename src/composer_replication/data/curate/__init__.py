@@ -2,5 +2,6 @@
 
 pair.py (what is judged) · recipe.py, yaml_subset.py (recipes with data-juicer's operator names) · curator.py (judges pairs, and answers
 while replay runs) · statistics.py, structure.py, language.py, similarity.py, duplicates.py (the operators) · export.py (flat and chat
-shapes) · data_juicer.py (the same recipe on real data-juicer) · guide.py (names of the earlier framework's guide)
+shapes) · data_juicer.py (the same recipe on real data-juicer) · foreign.py (operators that only the real one has) · guide.py (names of the
+earlier framework's guide)
 """

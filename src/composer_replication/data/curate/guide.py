@@ -28,6 +28,7 @@ from composer_replication.data.chat import from_chat, to_chat, tool_from_chat
 from composer_replication.data.curate.curator import Curator, Dropped, DropReport
 from composer_replication.data.curate.data_juicer import DataJuicer, curate_with
 from composer_replication.data.curate.export import flat_prompt
+from composer_replication.data.curate.foreign import curate_foreign
 from composer_replication.data.curate.pair import Pair, messages_hash, side_of, tail_of
 from composer_replication.data.curate.recipe import load_recipe
 from composer_replication.data.guide import states_of
@@ -173,7 +174,8 @@ def _answer(state_id: str, teacher: str, said: Message | str, families: Mapping[
 class DJNormalizer:
     """Keeps the pairs that a recipe has nothing against, e.g. DJNormalizer("default").normalize(pairs).
 
-    `engine="data_juicer"` counts with the real one, whose Python is `data_juicer_python`. `report` and `dropped` speak of the last call.
+    `engine="data_juicer"` counts with the real one, whose Python is `data_juicer_python`, and runs every other operator of its (mappers,
+    simhash, perplexity). `report`, `dropped` and `rewritten` (messages that a mapper changed) speak of the last call.
     """
 
     def __init__(
@@ -185,23 +187,29 @@ class DJNormalizer:
     ) -> None:
         if engine not in ("embedded", "data_juicer"):
             raise ConfigError(f"unknown engine {engine!r}", where="DJNormalizer.engine", fix='"embedded" or "data_juicer"')
-        self.recipe = load_recipe(recipe)
+        self.recipe = load_recipe(recipe, foreign=engine == "data_juicer")
         self.engine = DataJuicer(Path(data_juicer_python)) if engine == "data_juicer" else None
         self.report: DropReport | None = None
         self.dropped: tuple[Dropped, ...] = ()
+        self.rewritten: Mapping[str, int] = {}
 
     def normalize(self, pairs: Iterable[DPOPair | Message]) -> list[NormalizedDPOPair]:
         """The pairs that are kept, in both shapes; a pair may be a dictionary of its fields."""
         known = [DPOPair.of(pair, where=f"pair {number}") for number, pair in enumerate(pairs)]
-        given = [(pair, _judged(pair, number)) for number, pair in enumerate(known)]
-        if self.engine is not None:
-            curator, judged = curate_with(self.engine, self.recipe, [inner for _, inner in given])
-            verdicts = [dropped for _, dropped in judged]
+        inner = [_judged(pair, number) for number, pair in enumerate(known)]
+        self.rewritten = {}
+        if self.engine is not None and self.recipe.foreign:
+            judged = curate_foreign(self.engine, self.recipe, inner)
+            curator, inner, verdicts, self.rewritten = judged.curator(), judged.pairs, judged.dropped, dict(judged.rewritten)
+        elif self.engine is not None:
+            curator, both = curate_with(self.engine, self.recipe, inner)
+            verdicts = [dropped for _, dropped in both]
         else:
             curator = Curator(self.recipe)
-            verdicts = [curator.judge(inner) for _, inner in given]
+            verdicts = [curator.judge(pair) for pair in inner]
         self.report, self.dropped = curator.report(), tuple(dropped for dropped in verdicts if dropped is not None)
-        return [_normalized(*both, self.recipe.name) for both, dropped in zip(given, verdicts, strict=True) if dropped is None]
+        kept = [number for number, dropped in enumerate(verdicts) if dropped is None]
+        return [_normalized(known[number], inner[number], self.recipe.name) for number in kept]
 
     def normalize_file(self, source: str | Path, target: str | Path) -> DropReport:
         """A file of DPO pairs (one JSON object a line) to a file of normalized ones; returns the report."""
@@ -245,7 +253,7 @@ def _normalized(pair: DPOPair, inner: Pair, recipe: str) -> NormalizedDPOPair:
         rejected_messages=to_chat(inner.rejected.turn),
         n_teachers_agreeing=pair.n_teachers_agreeing,
         tools=pair.tools,
-        provenance={**pair.provenance, "recipe": recipe},
+        provenance={**inner.preference.evidence, "recipe": recipe},
     )
 
 
