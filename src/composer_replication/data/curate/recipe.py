@@ -26,6 +26,8 @@ from composer_replication.data.curate.statistics import STATISTICS
 from composer_replication.data.curate.yaml_subset import read_yaml
 
 SHIPPED = ("default", "with_disagreement_filter")
+BY_MEANING = "with_disagreement_by_meaning"
+"""Ships too, and needs the extra `meaning`."""
 EXACT, NEAR = "document_deduplicator", "document_minhash_deduplicator"
 DUPLICATES = (EXACT, NEAR)
 OWN: Mapping[str, Mapping[str, Any]] = {
@@ -96,13 +98,15 @@ def load_recipe(which: str | Path, *, foreign: bool = False) -> Recipe:
     >>> [step.name for step in load_recipe("default").steps][:2]
     ['answer_not_empty_filter', 'tool_offered_filter']
     """
-    name = str(which).removesuffix(".yaml") if str(which).removesuffix(".yaml") in SHIPPED else ""
+    name = str(which).removesuffix(".yaml") if str(which).removesuffix(".yaml") in (*SHIPPED, BY_MEANING) else ""
     if name and not Path(which).is_file():
         text = resources.files("composer_replication.data.curate").joinpath("recipes", f"{name}.yaml").read_text("utf-8")
         return read_recipe(text, where=f"{name}.yaml")
     path = Path(which).expanduser()
     if not path.is_file():
-        raise ConfigError(f"no recipe {str(which)!r}", where="curate.recipe", fix=f"give a file, or one of {', '.join(SHIPPED)}")
+        raise ConfigError(
+            f"no recipe {str(which)!r}", where="curate.recipe", fix=f"give a file, or one of {', '.join((*SHIPPED, BY_MEANING))}"
+        )
     try:
         text = path.read_text("utf-8")
     except UnicodeDecodeError as error:
