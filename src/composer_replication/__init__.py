@@ -80,11 +80,8 @@ PUBLIC_NAMES = tuple(sorted(_HOME_OF))
 def __getattr__(name: str) -> Any:
     """A public name, imported from its home on first use (PEP 562)."""
     if name not in _HOME_OF:
-        from composer_replication.compat.names import missing
-
-        if (error := missing(name)) is not None:
-            raise error
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        gone = importlib.import_module(f"{__name__}.compat.names").missing(name)
+        raise gone or AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
 
 

@@ -33,7 +33,7 @@ MODULES: dict[str, str] = {
     "trainer.composer_trainer": _TRAINER,
     "trainer.data_collator": _COLLATOR,
     "diloco": "make_diloco_outer_loop",
-    "diloco.serverless": f"{_EXECUTORS} HFJobsExecutor MockManager ModalExecutor ObjectStoreAllReduce replica_entrypoint",
+    "diloco.serverless": f"{_EXECUTORS} HFJobsExecutor MockManager ModalExecutor ObjectStoreAllReduce",
     "diloco.serverless.executor": _EXECUTORS,
     "diloco.serverless.allreduce": "MockManager ObjectStoreAllReduce",
     "diloco.serverless.modal": "ModalExecutor",
@@ -52,7 +52,7 @@ _RANKS = "accelerate launch --num_processes N -m composer_replication.cli train 
 _DILOCO = f"DiLoCo is still to come; meanwhile train with all ranks in step: {_RANKS}"
 _LAUNCH = "recompose train is one command and resumes from its own checkpoints (--resume)"
 TO_COME: dict[str, str] = {
-    **dict.fromkeys(("make_diloco_outer_loop", "ObjectStoreAllReduce", "MockManager", "replica_entrypoint"), _DILOCO),
+    **dict.fromkeys(("make_diloco_outer_loop", "ObjectStoreAllReduce", "MockManager", "diloco.serverless.replica_entrypoint"), _DILOCO),
     **dict.fromkeys(_EXECUTORS.split(), _DILOCO),
     "ModalExecutor": f"the executor on Modal is still to come; meanwhile run it in a Modal function of your own: {_LAUNCH}",
     "HFJobsExecutor": f"the executor on HF jobs is still to come; meanwhile start a job of your own: {_LAUNCH}",
@@ -92,7 +92,7 @@ def reader_of(module: str) -> Callable[[str], Any]:
         if name in names:
             return getattr(importlib.import_module("composer_replication"), name)
         if "*" in names and not name.startswith("_"):
-            raise ImportError(f"{path}.{name}: {TO_COME.get(path) or TO_COME[path.rpartition('.')[2]]}")
+            raise ImportError(f"{path}.{name}: {TO_COME[path]}")
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
     return read

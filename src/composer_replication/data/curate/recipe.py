@@ -51,7 +51,7 @@ OF_DUPLICATES: Mapping[str, Mapping[str, Any]] = {
 SIDES = ("chosen", "rejected")
 MAPPER, DEDUPLICATOR = "_mapper", "_deduplicator"
 _OF_DATA_JUICER = (MAPPER, "_filter", DEDUPLICATOR, "_selector")
-_RUN_CODE = ("python_file_mapper", "python_lambda_mapper")
+RUN_CODE = ("python_file_mapper", "python_lambda_mapper")
 _NEAR = 0.75
 """So alike a name has to be for an operator of ours to be meant: real ones share their endings."""
 _ALIKE = ("document_simhash_deduplicator", "document_line_deduplicator", "stopwords_filter", "token_num_filter")
@@ -173,7 +173,7 @@ def _foreign(name: str, given: Mapping[str, Any], *, where: str, foreign: bool) 
     if near or not name.endswith(_OF_DATA_JUICER):
         fix = f"did you mean {near[0]}?" if near else f"one of {', '.join(known)}"
         raise ConfigError(f"unknown operator {name!r}", where=where, fix=fix)
-    if name in _RUN_CODE:
+    if name in RUN_CODE:
         raise ConfigError(f"{name} runs code that a recipe names", where=where, fix="run that code yourself, before the recipe")
     if not foreign:
         how = 'DJNormalizer(recipe, engine="data_juicer", data_juicer_python=...) asks the real one (make data-juicer sets one up)'
