@@ -19,15 +19,129 @@ CHARS = 60_000
 MAX_TIMES_ORDINARY = 150.0
 MAX_GROWTH = 12.0
 """Four times the text may take so many times as long; a quadratic rule takes sixteen times as long and more."""
-ORDINARY = "2026-01-05 10:00:12 INFO user.cart - order 4411 took 12 ms; def read(self, order: str) -> None: return self._cart.get(order, 3)\n"
-CLASSES = ("a", "A", "7", "f", "aB3", "0", "_", "-", ".", "/", "+", "=", ":", " ", "\t", "\n", "\\", '"', "'", "`", "%", "&", "<", ">", "(", "[", "{", "$", "@", "|", ",", ";", "\x1b", "\x00", "^@", "\u00e9", "\u2192", "x ", "a=", "a:", "a\n", "\\n", "\\\\", '\\"', "%41", "%25", "&#", "&#65;", "\\u00", "\\x41", "0x", "0x61,", "97,", "61 ", "6161", "61:", "eJ", "H4sI", "cABh", "ABAB", "=\n", "=3D", '"+"', "' '", '",', '" "', "\\\n", "\x1b[", "\x1b[0m", "^[[", "</span>", "<span ", "<", "\u2502 ", "a b ", "00000000: ", "00000000: 6161 6161\n", "[97,", "chr(97).", "JBSWY3DP")
-GLUES = ("", " ", "=", ": ", ' "', '="', " = '", '":"', ">", "|", "\n", " is ", "\t", "(", '", "', ": |\n  ", " -p ", "://", "aaaa", "A1b2C3d4", "A1b2C3d4E5f6G7h8\n", "[", "\\", "@")
+ORDINARY = (
+    "2026-01-05 10:00:12 INFO user.cart - order 4411 took 12 ms; def read(self, order: str) -> None: return self._cart.get(order, 3)\n"
+)
+CLASSES = (
+    "a",
+    "A",
+    "7",
+    "f",
+    "aB3",
+    "0",
+    "_",
+    "-",
+    ".",
+    "/",
+    "+",
+    "=",
+    ":",
+    " ",
+    "\t",
+    "\n",
+    "\\",
+    '"',
+    "'",
+    "`",
+    "%",
+    "&",
+    "<",
+    ">",
+    "(",
+    "[",
+    "{",
+    "$",
+    "@",
+    "|",
+    ",",
+    ";",
+    "\x1b",
+    "\x00",
+    "^@",
+    "\u00e9",
+    "\u2192",
+    "x ",
+    "a=",
+    "a:",
+    "a\n",
+    "\\n",
+    "\\\\",
+    '\\"',
+    "%41",
+    "%25",
+    "&#",
+    "&#65;",
+    "\\u00",
+    "\\x41",
+    "0x",
+    "0x61,",
+    "97,",
+    "61 ",
+    "6161",
+    "61:",
+    "eJ",
+    "H4sI",
+    "cABh",
+    "ABAB",
+    "=\n",
+    "=3D",
+    '"+"',
+    "' '",
+    '",',
+    '" "',
+    "\\\n",
+    "\x1b[",
+    "\x1b[0m",
+    "^[[",
+    "</span>",
+    "<span ",
+    "<",
+    "\u2502 ",
+    "a b ",
+    "00000000: ",
+    "00000000: 6161 6161\n",
+    "[97,",
+    "chr(97).",
+    "JBSWY3DP",
+)
+GLUES = (
+    "",
+    " ",
+    "=",
+    ": ",
+    ' "',
+    '="',
+    " = '",
+    '":"',
+    ">",
+    "|",
+    "\n",
+    " is ",
+    "\t",
+    "(",
+    '", "',
+    ": |\n  ",
+    " -p ",
+    "://",
+    "aaaa",
+    "A1b2C3d4",
+    "A1b2C3d4E5f6G7h8\n",
+    "[",
+    "\\",
+    "@",
+)
 
 
 def words() -> list[str]:
     """Every string that a rule looks for."""
     rules = (*TOKEN_RULES, *PLAIN_RULES, *PLACE_RULES)
-    return sorted({w.word for w in WORDS} | {n for rule in rules for n in rule.needles} | set(INNER_MARKS) | set(BLOCK_WORDS) | {"-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----", "Private-Lines: 8", "kty"})
+    return sorted(
+        {w.word for w in WORDS}
+        | {n for rule in rules for n in rule.needles}
+        | set(INNER_MARKS)
+        | set(BLOCK_WORDS)
+        | {"-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----", "Private-Lines: 8", "kty"}
+    )
 
 
 def hostile(word: str, rng: random.Random) -> Iterator[str]:

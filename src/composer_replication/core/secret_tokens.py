@@ -88,8 +88,11 @@ _MODELS = (
 _CODE_HOSTS = (
     token("github_token", "ghp_ gho_ ghu_ ghs_ ghr_", rf"[A-Za-z0-9_]{{36,255}}"),
     token("github_token", "github_pat_", rf"[A-Za-z0-9_]{{40,255}}"),
-    rule("gitlab_token", "glpat- gldt- glrt- glcbt- glptt- glft- glimt- glagent- gloas- glsoat- glffct- glwt-",
-         BEGIN + r"gl(?:pat|dt|rt|cbt|ptt|ft|imt|agent|oas|soat|ffct|wt)-[A-Za-z0-9_.=-]{20,320}"),
+    rule(
+        "gitlab_token",
+        "glpat- gldt- glrt- glcbt- glptt- glft- glimt- glagent- gloas- glsoat- glffct- glwt-",
+        BEGIN + r"gl(?:pat|dt|rt|cbt|ptt|ft|imt|agent|oas|soat|ffct|wt)-[A-Za-z0-9_.=-]{20,320}",
+    ),
     rule("gitlab_token", "GR1348941", rf"GR1348941{U}{{20}}"),
     rule("bitbucket_token", "ATBB", rf"{BEGIN}ATBB[A-Za-z0-9_=.-]{{24,300}}"),
     rule("bitbucket_token", "BBDC-", rf"{BEGIN}BBDC-[A-Za-z0-9+/@_-]{{40,50}}"),
@@ -124,8 +127,14 @@ _CODE_HOSTS = (
 )
 _CLOUDS = (
     rule("aws_key_id", "AKIA ASIA ABIA ACCA", rf"(?:(?<![A-Za-z0-9])|{AFTER_ESCAPE})(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{{16}}(?![A-Za-z0-9])"),
-    rule("aws_secret", "AKIA ASIA", r"(?:AKIA|ASIA)[A-Z0-9]{16}(?:[\s,:;|\"'\\]{1,12}|[^\n]{1,80}?[\s,:;|\"'\\])((?=[A-Za-z0-9/+]{0,30}[A-Z])(?=[A-Za-z0-9/+]{0,30}[g-z])(?=[A-Za-z0-9/+]{0,36}\d)[A-Za-z0-9/+]{40})(?![A-Za-z0-9/+=])"),
-    rule("aws_session_token", "FwoGZXIvYXdz IQoJb3JpZ2lu FQoGZXIvYXdz", r"(?:FwoGZXIvYXdz|IQoJb3JpZ2lu|FQoGZXIvYXdz)[A-Za-z0-9+/=]{60,2000}"),
+    rule(
+        "aws_secret",
+        "AKIA ASIA",
+        r"(?:AKIA|ASIA)[A-Z0-9]{16}(?:[\s,:;|\"'\\]{1,12}|[^\n]{1,80}?[\s,:;|\"'\\])((?=[A-Za-z0-9/+]{0,30}[A-Z])(?=[A-Za-z0-9/+]{0,30}[g-z])(?=[A-Za-z0-9/+]{0,36}\d)[A-Za-z0-9/+]{40})(?![A-Za-z0-9/+=])",
+    ),
+    rule(
+        "aws_session_token", "FwoGZXIvYXdz IQoJb3JpZ2lu FQoGZXIvYXdz", r"(?:FwoGZXIvYXdz|IQoJb3JpZ2lu|FQoGZXIvYXdz)[A-Za-z0-9+/=]{60,2000}"
+    ),
     rule("aws_bedrock_key", "ABSK", rf"{BEGIN}ABSK[A-Za-z0-9+/]{{80,280}}={{0,2}}"),
     rule("aws_bedrock_key", "bedrock-api-key-", rf"{BEGIN}bedrock-api-key-[A-Za-z0-9+/=]{{20,2000}}"),
     rule("aws_mws_key", "amzn.mws.", rf"amzn\.mws\.{_UUID}"),
@@ -206,7 +215,11 @@ _TOOLS = (
     rule("slack_webhook", "hooks.slack.com", r"hooks\.slack\.com\\?/(?:services|workflows|triggers)\\?/([A-Za-z0-9/_+\\-]{20,200})"),
     rule("discord_webhook", "/api/webhooks/", r"/api/webhooks/\d{15,20}/([A-Za-z0-9_-]{40,120})"),
     rule("zapier_webhook", "hooks.zapier.com", r"hooks\.zapier\.com/hooks/catch/([A-Za-z0-9/]{8,40})"),
-    rule("teams_webhook", "webhookb2/", r"webhookb2/([A-Za-z0-9-]{36}(?:@[A-Za-z0-9-]{36}/IncomingWebhook/[A-Za-z0-9-]{16,64}(?:/[A-Za-z0-9-]{16,64}){0,2})?)"),
+    rule(
+        "teams_webhook",
+        "webhookb2/",
+        r"webhookb2/([A-Za-z0-9-]{36}(?:@[A-Za-z0-9-]{36}/IncomingWebhook/[A-Za-z0-9-]{16,64}(?:/[A-Za-z0-9-]{16,64}){0,2})?)",
+    ),
     rule("tines_webhook", "tines.com", rf"tines\.com/webhook/({H}{{32}}/{H}{{32}})"),
     rule("make_webhook", ".make.com", rf"hook\.[a-z]{{2}}\d\.make\.com/({N}{{24,40}})"),
     rule("ifttt_webhook", "maker.ifttt.com", r"maker\.ifttt\.com/[\w/{}-]{1,80}/key/([A-Za-z0-9_-]{20,64})"),
@@ -246,8 +259,12 @@ _TOOLS = (
     token("jwt", "eyJ ewog", rf"{U}{{8,4000}}={{0,2}}\.(?:eyJ|ewo){U}{{8,8000}}={{0,2}}\.{U}{{8,2000}}"),
     rule("jwt", "eyJ", rf"{BEGIN}eyJ{U}{{14,2000}}\.{U}{{0,1000}}\.{U}{{10,200}}\.{U}{{10,8000}}\.{U}{{16,64}}{END}"),
     # The first bytes of every RSA key in PKCS #8, for a key that has lost its header.
-    rule("private_key", "IBADANBgkqhkiG9w0BAQEFAASC",
-         r"[A-Za-z0-9+/]{6}IBADANBgkqhkiG9w0BAQEFAASC(?:[A-Za-z0-9+/=]|\\n|\r?\n(?=[A-Za-z0-9+/=]{16})){100,6000}", back=6),
+    rule(
+        "private_key",
+        "IBADANBgkqhkiG9w0BAQEFAASC",
+        r"[A-Za-z0-9+/]{6}IBADANBgkqhkiG9w0BAQEFAASC(?:[A-Za-z0-9+/=]|\\n|\r?\n(?=[A-Za-z0-9+/=]{16})){100,6000}",
+        back=6,
+    ),
 )
 TOKEN_RULES: tuple[Rule, ...] = tuple(r for part in (_MODELS, _CODE_HOSTS, _CLOUDS, _MONEY_AND_MAIL, _TOOLS) for r in part)
 # Tokens whose needles have only letters that are in every path: found with str.find, in the long runs first.

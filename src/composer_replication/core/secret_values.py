@@ -37,10 +37,16 @@ _COMMON = frozenset(
 _ATTRIBUTE = re.compile(r"[A-Za-z_]\w{0,60}(?:(?:\.|->|::|\?\.)[A-Za-z_]\w{0,60})+\Z")
 _PLAIN_WORDS = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*[_-]?\d{0,2}\Z")
 _CODE = re.compile(r"\$[\w({]|\{\{|\}\}|<%|#\{|[A-Za-z_]\w{0,60}\(|\)\Z|^[<{(\[]|\{[A-Za-z_.]{0,40}\}|=>|==.|^\$|&&|\|\|")
-_QUOTED_CODE = re.compile(r"\$\{|\$\(|\{\{|\}\}|<%|#\{|^\$[A-Za-z_]+\Z|\w\(\w{0,40}\)|^<[^>]{0,80}>\Z|^[{(\[]|\{[A-Za-z_.]{0,40}\}|%\(|^%[sdv]\Z|=>")
+_QUOTED_CODE = re.compile(
+    r"\$\{|\$\(|\{\{|\}\}|<%|#\{|^\$[A-Za-z_]+\Z|\w\(\w{0,40}\)|^<[^>]{0,80}>\Z|^[{(\[]|\{[A-Za-z_.]{0,40}\}|%\(|^%[sdv]\Z|=>"
+)
 _VARIABLE = re.compile(r"\$\{|\$\(|\{\{|<%|#\{|%\(|^\$|^%[A-Za-z_]+%\Z|^@[A-Za-z]")
-_RANDOM_BASE64 = re.compile(r"(?=[A-Za-z0-9+/]{0,99}[a-z][A-Z0-9])(?=[A-Za-z0-9+/]{0,99}[A-Z][a-z0-9])(?=[A-Za-z0-9+/]{0,99}\d)[A-Za-z0-9+/]{40,400}={0,2}\Z")
-_FILE = re.compile(r"\.(?:py|js|ts|tsx|jsx|json|ya?ml|toml|pem|key|crt|cer|txt|md|html?|css|scss|go|rs|java|rb|php|sh|env|p12|pfx|jks|svg|png|vue)\Z")
+_RANDOM_BASE64 = re.compile(
+    r"(?=[A-Za-z0-9+/]{0,99}[a-z][A-Z0-9])(?=[A-Za-z0-9+/]{0,99}[A-Z][a-z0-9])(?=[A-Za-z0-9+/]{0,99}\d)[A-Za-z0-9+/]{40,400}={0,2}\Z"
+)
+_FILE = re.compile(
+    r"\.(?:py|js|ts|tsx|jsx|json|ya?ml|toml|pem|key|crt|cer|txt|md|html?|css|scss|go|rs|java|rb|php|sh|env|p12|pfx|jks|svg|png|vue)\Z"
+)
 _PARTS = re.compile(r"[A-Za-z]+|\d+")
 _PHRASE = re.compile(r"[a-z]{3,10}(?:-[a-z]{3,10}){3,8}\Z")
 _SYMBOL = re.compile(r"[!@#%^&*?+=~$;:,|]")
@@ -77,7 +83,14 @@ def looks_secret(promise: str, value: str, *, quoted: bool = False, literal: boo
         return _is_password(value, random, quoted=quoted, literal=literal)
     digits, letters = sum(map(str.isdigit, value)), sum(map(str.isalpha, value))
     if promise == OPAQUE:
-        return not _UUID.match(value) and len(value) >= MIN_OPAQUE and digits >= 2 and letters >= 2 and (random or bool(_HEX.match(value))) and entropy_bits(value) >= MIN_BITS
+        return (
+            not _UUID.match(value)
+            and len(value) >= MIN_OPAQUE
+            and digits >= 2
+            and letters >= 2
+            and (random or bool(_HEX.match(value)))
+            and entropy_bits(value) >= MIN_BITS
+        )
     if random and len(value) >= MIN_RANDOM:
         return True
     if len(value) < (8 if literal else MIN_MIXED) or digits < 2 or letters < 2 or _PLAIN_WORDS.match(value):

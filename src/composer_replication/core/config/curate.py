@@ -6,7 +6,7 @@ from typing import Literal
 
 from composer_replication.core.config.base import Settings
 
-SHIPPED_RECIPES = ("default", "with_disagreement_filter")
+SHIPPED_RECIPES = ("default", "with_disagreement_filter", "with_disagreement_by_meaning")
 """The recipes of the package, by name; any other is a file."""
 
 

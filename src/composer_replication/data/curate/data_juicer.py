@@ -19,6 +19,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,8 @@ def operator_of(step: Step) -> dict[str, Any]:
     data-juicer keeps its numbers as text of ten digits and reads 0.3 back as 0.30000000000000004: a share that is exactly the bound would
     fall on either side by chance. No share of a text that anybody writes lies that close to a bound without being it.
     """
+    if step.foreign:
+        return {step.name: {k: v for k, v in step.parameters.items() if k != "text_key"}}
     least, most = STATISTICS[step.name].least[0], STATISTICS[step.name].most[0]
     wider = {least: -_ROUNDING, most: _ROUNDING}
     told = {k: v + wider[k] if k in wider and isinstance(v, float) else v for k, v in step.parameters.items()}
@@ -123,12 +126,19 @@ def curate_with(engine: DataJuicer, recipe: Recipe, pairs: Sequence[Pair]) -> tu
     return last, [(pair, judged[pair.id]) for pair in pairs]
 
 
+def column_of(step: Step) -> str:
+    """What a step reads of a message: "text", or "words"; text_key: chosen says whose, not what."""
+    statistic = STATISTICS.get(step.name)
+    usual = statistic.field if statistic is not None else "words"
+    return usual if step.side else step.parameters.get("text_key") or usual
+
+
 def _by_counting(engine: DataJuicer, steps: Sequence[Step], pairs: Sequence[Pair]) -> dict[str, Dropped]:
     """What the filters drop. Those of one column run together; two columns are two data sets, because not every message has words."""
     found: dict[str, Dropped] = {}
-    for column in ("text", "words"):
-        mine = [step for step in steps if step.parameters["text_key"] == column]
-        sides = [(n, name, side) for n, pair in enumerate(pairs) for name, side in pair.sides]
+    for column, only in product(("text", "words"), ("", "chosen", "rejected")):
+        mine = [step for step in steps if (column_of(step), step.side) == (column, only)]
+        sides = [(n, name, side) for n, pair in enumerate(pairs) for name, side in pair.sides_of(only)]
         rows = [
             {"text": side.text if column == "text" else side.words, "pair": n, "side": name}
             for n, name, side in sides
@@ -145,7 +155,8 @@ def _by_counting(engine: DataJuicer, steps: Sequence[Step], pairs: Sequence[Pair
 
 
 def _by_key(engine: DataJuicer, step: Step, pairs: Sequence[Pair]) -> dict[str, Dropped | None]:
-    keys = [key_of(pair, **{name: bool(step.parameters[name]) for name in ("lowercase", "ignore_non_character")}) for pair in pairs]
+    how = {name: bool(step.parameters[name]) for name in ("lowercase", "ignore_non_character")}
+    keys = [key_of(pair, side=step.side, **how) for pair in pairs]
     rows = [{"text": key, "pair": n} for n, key in enumerate(keys)]
     left = {row["pair"] for row in engine.kept(rows, [{EXACT: {"lowercase": False, "ignore_non_character": False}}])} if rows else set()
     return {

@@ -42,7 +42,7 @@ from composer_replication.models.load import Student
 from composer_replication.tokens.batch import Counts, collate
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.training.backends._compat import bases, require_trl, teach_to_read_calls
+from composer_replication.training.backends._compat import bases, name_of, require_trl, teach_to_read_calls, tokenizer_beside
 from composer_replication.training.backends.trl_channels import INPUTS, Scorer, channel_steps, new_sums, only, padded, tapped
 from composer_replication.training.backends.trl_rollouts import HintProducer, Made, Played
 from composer_replication.training.health import Health
@@ -124,14 +124,22 @@ class ComposerReplicationConfig(_Config):
 class ComposerReplicationTrainer(_Trainer):
     """GRPOTrainer whose step carries policy, hint and preference; see the head of this file.
 
-    `pairs` feed the preference channel. `sites` and `hints` are the settings of the detectors and writers, `kept` the kinds of hints
+    `args` and `processing_class` may be left out, as with GRPOTrainer: they are ComposerReplicationConfig(output_dir="<model>-composer")
+    and the tokenizer that lies beside the model. `pairs` feed the preference channel.
+    `sites` and `hints` are the settings of the detectors and writers, `kept` the kinds of hints
     that an audit kept, `family` that of the chat template (tokens/families.py).
     Raises StoppedError from `train` where a channel stays starved or dead (training/health.py).
     """
 
     def __init__(
         self,
-        *args: Any,
+        model: Any = None,
+        reward_funcs: Any = None,
+        args: ComposerReplicationConfig | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        *,
         pairs: Sequence[PreferencePair] = (),
         sites: SitesSettings | None = None,
         hints: HintsSettings | None = None,
@@ -140,13 +148,17 @@ class ComposerReplicationTrainer(_Trainer):
         **kwargs: Any,
     ) -> None:
         require_trl()
-        tokenizer = kwargs.get("processing_class")
-        if tokenizer is None:
-            raise ConfigError("no processing_class", fix="give the student's tokenizer as processing_class")
+        tokenizer = processing_class if processing_class is not None else tokenizer_beside(model)
+        if args is None:
+            args = ComposerReplicationConfig(output_dir=f"{Path(name_of(model)).name or 'model'}-composer")
+        if not isinstance(args, ComposerReplicationConfig):
+            what = f"args is a {type(args).__name__}, which has no settings of the channels"
+            raise ConfigError(what, where="args", fix="give a ComposerReplicationConfig: it takes GRPOConfig's settings too")
         renderer = Renderer.for_tokenizer(tokenizer, family=family)
         if kwargs.get("environment_factory") or kwargs.get("tools"):
             teach_to_read_calls(tokenizer, renderer)
-        super().__init__(*args, **kwargs)
+        data = {"train_dataset": train_dataset, "eval_dataset": eval_dataset}
+        super().__init__(model=model, reward_funcs=reward_funcs, args=args, processing_class=tokenizer, **data, **kwargs)
         self._settings: TrainSettings = self.args.channels()
         self._weights = channel_weights(self._settings)
         _check(self, pairs)
