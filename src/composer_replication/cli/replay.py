@@ -16,6 +16,7 @@ from composer_replication.cli.replay_plan import Plan, open_plan
 from composer_replication.cli.replay_settle import settle
 from composer_replication.cli.replay_text import say_bill, say_outcomes
 from composer_replication.core.codec import record_to_json
+from composer_replication.core.errors import NoSpaceError
 from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.site import Anchor, Preference
 from composer_replication.core.trace import Session, Turn
@@ -25,7 +26,10 @@ from composer_replication.data.replay.ask import replay as weigh_all
 from composer_replication.data.replay.estimate import estimate as estimate_bill
 from composer_replication.data.replay.gather import lookup
 from composer_replication.data.teachers.ledger import LEDGER_NAME, bought_keys
+from composer_replication.data.teachers.owner import held_alone
 from composer_replication.rollouts.envs.workshop.teachers import fails_here, gap_here
+
+LOCK_NAME = ".replay.lock"
 
 
 def replay(
@@ -67,8 +71,17 @@ def replay(
         plan = open_plan(job, settings, stack=stack, asking=asking)
         if not asking:
             return _estimate(job, plan)
+        stack.enter_context(held_alone(job.work / LOCK_NAME, what="replay"))
         check_plan(job, plan, resume=resume)
-        return _write(job, plan, gather_answers(job, plan))
+        told = gather_answers(job, plan)
+        try:
+            return _write(job, plan, told)
+        except OSError as error:
+            if told.stopped is not None:
+                raise told.stopped from error
+            what = f"the answers are in the ledger, and their files could not be written: {error.strerror or error}"
+            fix = "make room on the disk and run the same command again: nothing is asked or paid for twice"
+            raise NoSpaceError(what, where=str(error.filename or job.work), fix=fix) from error
 
 
 def _estimate(job: Job, plan: Plan) -> int:

@@ -99,6 +99,8 @@ def say_outcomes(job: Job, plan: Plan, asked: Sequence[Asked], told: Told) -> di
     numbers = {"asked": len(gathered.asked), "answers": len(answers), "usd": usd, "teachers": teachers, "asking": gathered.counts}
     if judged is not None:
         numbers["judge"] = {"name": judged.name, "usd": sum(judged.usd.values()), **judged.counts}
+    if plan.models:
+        numbers["bill"] = _bill(answers)
     ended = None if stopped is None else {"what": stopped.what, "exit_code": stopped.exit_code}
     outcomes = {"pairs": counts["pair"], "agreed": counts["agreed"], "no_consensus": counts["no_consensus"], "skipped": skipped}
     return {**numbers, **outcomes, "stopped": ended}
@@ -112,7 +114,25 @@ def _say_asking(job: Job, answers: Sequence[Answer], gathered: Gathered) -> None
         cached = sum(answer.cached_tokens for answer in own)
         share = f"{100 * cached / tokens:.0f} %" if tokens else ""
         unusable = sum(bool(answer.problem) for answer in own)
-        rows.append((teacher, len(own), unusable, f"{tokens / 1e6:.3f}", share, f"{sum(answer.usd for answer in own):.4f}"))
-    job.screen.table(rows, head=("teacher", "answers", "unusable", "M tokens", "cached", "$"))
+        told = [answer.told_usd for answer in own if answer.told_usd is not None]
+        says = f"{sum(told):.4f}" if len(told) == len(own) else f"{sum(told):.4f} ({len(own) - len(told)} without)" if told else "nothing"
+        booked = f"{sum(answer.usd for answer in own):.4f}"
+        rows.append((teacher, len(own), unusable, f"{tokens / 1e6:.3f}", share, booked, says))
+    job.screen.table(rows, head=("teacher", "answers", "unusable", "M tokens", "cached", "$ booked", "$ it says"))
+    if any(answer.usd for answer in answers):
+        bill = _bill(answers)
+        job.screen.line(
+            f" booked by our own count, or the worst case: ${bill['ours_usd']:.4f} for {bill['ours']} answers; by what the endpoint "
+            f"reported, where that was more: ${bill['endpoint_usd']:.4f} for {bill['endpoint']}. Tokens and cached are the endpoint's"
+        )
     told = ", ".join(f"{name} {count}" for name, count in gathered.counts.items())
     job.screen.line(f" asking: {told or 'nothing'}")
+
+
+def _bill(answers: Sequence[Answer]) -> dict[str, Any]:
+    """Whose numbers were booked, and what the endpoints say themselves."""
+    bill: dict[str, Any] = {}
+    for whose in ("ours", "endpoint"):
+        own = [answer.usd for answer in answers if answer.usd_by == whose]
+        bill |= {whose: len(own), f"{whose}_usd": sum(own)}
+    return bill | {"endpoint_says_usd": sum(answer.told_usd or 0.0 for answer in answers)}
