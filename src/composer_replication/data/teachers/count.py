@@ -80,11 +80,20 @@ def received_tokens(messages: Iterable[JSON], *, max_tokens: int) -> int:
     most = least = 0
     for message in messages:
         row = dict(message) if isinstance(message, dict) else {"content": message}
-        thinking = [list(_texts(row.pop(name))) for name in _REASONING if name in row]
-        longest = max(thinking, key=lambda texts: sum(map(len, texts)), default=[])
-        most += sum(map(most_tokens, [*strings(row), *longest]))
-        least += sum(map(least_tokens, [*_texts(row), *longest]))
+        thinking = _once(" ".join(_texts(row.pop(name))) for name in _REASONING if name in row)
+        most += sum(map(most_tokens, [*strings(row), *thinking]))
+        least += sum(map(least_tokens, [*_texts(row), *thinking]))
     return most if least > max_tokens else min(most, max_tokens)
+
+
+def _once(texts: Iterable[str]) -> list[str]:
+    """Texts without those that stand in another one, spaces aside."""
+    kept: dict[str, str] = {}
+    for text in sorted(texts, key=len, reverse=True):
+        bare = "".join(text.split())
+        if not any(bare in other for other in kept):
+            kept[bare] = text
+    return list(kept.values())
 
 
 def _texts(value: JSON) -> Iterable[str]:
