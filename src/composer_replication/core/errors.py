@@ -106,6 +106,12 @@ class BudgetError(ComposerError, RuntimeError):
     exit_code = 4
 
 
+class NoSpaceError(BudgetError):
+    """The disk has no room for the next answer, so none is asked for; as at the ceiling, everything bought so far is kept."""
+
+    exit_code = 1
+
+
 class StoppedError(ComposerError, RuntimeError):
     """A run that a health rule stopped, e.g. a channel that was starved for too long (exit code 3)."""
 

@@ -94,8 +94,10 @@ def joined_text(hints: Sequence[Hint]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What another model would have done at a site: its message, what it cost, and its family.
+    """What another model would have done at a site: its message, what was booked for it, and its family.
 
+    `usd_by` says whose number `usd` is: "ours" (our own count of what was sent and received, or the worst case) or "endpoint" (what it
+    reported was more); `told_usd` is what the endpoint says it cost.
     `problem` says why the message cannot be used (core/teacher.py), "" where it can: only such answers count. `request` is the name under
     which the ledger keeps the prompt that was sent and the answer as it came.
     """
@@ -112,6 +114,8 @@ class Answer:
     cached_tokens: int = 0
     output_tokens: int | None = None
     request: str = ""
+    usd_by: Literal["", "ours", "endpoint"] = ""
+    told_usd: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
