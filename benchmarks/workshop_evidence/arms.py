@@ -103,6 +103,9 @@ ARMS: Mapping[str, Arm] = {
         flags=(*_HINT, "--train.hint.teacher", "trust_region"),
         like="hint",
     ),
+    "hint_token_mean": Arm(
+        text="hint alone, a mean over tokens in place of one over messages", flags=(*_HINT, "--train.hint.mean", "token"), like="hint"
+    ),
     "logged": Arm(text="hint alone, on the messages as they stand in the logs; no rollouts", flags=_LOGGED, like="hint"),
     "fork": Arm(
         text="hint alone, on what the student writes at the logs' sites, where it fails again", flags=(*_LOGGED, *_FORK), like="hint"

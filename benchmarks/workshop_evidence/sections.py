@@ -37,6 +37,7 @@ QUESTIONS: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (
     ),
     ("Is the mistaken message the right place for the hint", (("hint", "wrong_site"),)),
     ("Which teacher, at the same learning rate", (("hint", "hint_live"), ("hint", "hint_ema"), ("hint", "hint_trust"))),
+    ("Over what is the hint's mean taken", (("hint", "hint_token_mean"),)),
     (
         "Which policy objective, at the same learning rate",
         tuple((name, other) for name in ("grpo", "dapo", "gspo", "cispo") for other in ("policy", "policy_placebo")),
