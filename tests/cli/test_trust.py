@@ -408,7 +408,7 @@ def test_programs_and_detectors_see_no_keys(strange: Path, tmp_path: Path, monke
 def test_a_file_called_default_is_no_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "default").write_text("process:\n  - disagreement_filter:\n      embed: 'evil:find'\n", "utf-8")
     monkeypatch.chdir(tmp_path)
-    assert load_recipe("default").name == "default"
+    assert load_recipe("default").steps[0].name == "answer_not_empty_filter"
     assert [step.name for step in load_recipe("./default").steps] == ["disagreement_filter"]
 
 
