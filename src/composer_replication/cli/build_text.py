@@ -10,6 +10,7 @@ from composer_replication.core.config.root import Config
 from composer_replication.core.errors import DataError
 from composer_replication.tokens.artefact import BuildReport
 from composer_replication.tokens.renderer import Renderer
+from composer_replication.tokens.split import MIN_REPOSITORIES
 
 _LOST = ("template", "not_insertable", "too_long", "evidence_lost")
 _WAYS = {
@@ -47,7 +48,9 @@ def show_build(job: Job, renderer: Renderer, done: BuildReport, split: dict[str,
     screen.line(f" student  {job.config.student.model}, template {about['family']}, {about['vocab_size']} tokens in its vocabulary")
     by = split["by"]
     told = f"{split['train_sessions']} sessions to train on, {split['held_out_sessions']} held out"
-    screen.line(f" split    by {by}: {told} ({split['train_units']} and {split['held_out_units']} units)")
+    auto = job.config.held_out.by == "auto" and by == "session" and split["fraction"]
+    few = f", as there are fewer than {MIN_REPOSITORIES} repositories" if auto else ""
+    screen.line(f" split    by {by}{few}: {told} ({split['train_units']} and {split['held_out_units']} units)")
     screen.line(f" examples {done.examples}, {done.tokens} tokens, longest {done.longest} of {job.config.build.max_tokens}")
     rows = [
         ("lm_ce", done.trained_messages, done.trained_tokens, "messages that are no mistake"),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, settings_only
+from composer_replication.cli.next_step import next_step
 
 TRAIN_PACKAGES = ("torch", "transformers", "accelerate", "peft", "safetensors")
 INSTALL_TRAIN = "pip install 'composer-replication[train]'"
@@ -43,7 +44,7 @@ def doctor(*, common: Common = Common()) -> int:
     job.screen.line()
     job.screen.table([("ok" if ok else "--", verb, "" if ok else INSTALL_TRAIN) for verb, ok in verbs.items()], head=("", "verb", "fix"))
     missing = next((f for f in findings if not f.ok and f.fix), None)
-    next_command = missing.fix if missing else job.command("ingest")
+    next_command = missing.fix if missing else "recompose trust" if job.untrusted else next_step(job)
     return job.finish({"findings": [asdict(f) for f in findings], "verbs": verbs}, wrote=[], next_command=next_command)
 
 

@@ -72,7 +72,7 @@ def _examples(job: Job, tokenizer: Any, hints: Sequence[Hint]) -> tuple[list[Tra
         hints=hints,
         renderer=Renderer.for_tokenizer(tokenizer, family=job.config.student.template),
         settings=job.config.build,
-        held_out=job.config.held_out,
+        held_out=job.held_out(),
     )
     found: list[TrainingExample] = []
     lost: Counter[str] = Counter()

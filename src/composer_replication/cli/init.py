@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 from composer_replication.cli.console import Screen
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import settings_only
+from composer_replication.cli.next_step import next_step
 from composer_replication.cli.problems import UsageError
 from composer_replication.core.config.base import Settings
 from composer_replication.core.config.load import FILE_NAME, field_at, table_of
@@ -47,7 +48,7 @@ def init(*, schema: bool = False, explain: str = "", force: bool = False, common
     text = toml_text()
     if not job.dry_run:
         write_text(path, text)
-    return job.finish({"file": str(path), "text": text}, wrote=[path], next_command="recompose ingest")
+    return job.finish({"file": str(path), "text": text}, wrote=[path], next_command=next_step(job, has_settings=True))
 
 
 def toml_text() -> str:

@@ -23,6 +23,8 @@ from composer_replication.cli.console import Screen, is_main_rank
 from composer_replication.cli.flags import Common, dotted_settings
 from composer_replication.cli.problems import UsageError
 from composer_replication.cli.trusting import decide, say_settings
+from composer_replication.core.codec import read_sessions
+from composer_replication.core.config.data import HeldOutSettings
 from composer_replication.core.config.load import LoadedConfig, load_config
 from composer_replication.core.config.powers import inside
 from composer_replication.core.config.root import Config
@@ -31,6 +33,7 @@ from composer_replication.core.pseudonyms import store_key
 from composer_replication.core.redact import Redactor
 from composer_replication.core.rundir import RunDir, sweep_work
 from composer_replication.core.stamps import VERB_OF, Stale, changed_since, made_from, stale, stale_artefacts, write_stamp
+from composer_replication.tokens.split import settled
 
 _DRIVEN: ContextVar[bool] = ContextVar("verbs are run one after the other by another verb", default=False)
 
@@ -122,6 +125,10 @@ class Job:
     def runs(self) -> Path:
         """The folder of run directories."""
         return self.work / "runs"
+
+    def held_out(self) -> HeldOutSettings:
+        """What is held out of the sessions of this work folder: the settings, with the unit that "auto" stands for here."""
+        return settled(self.config.held_out, read_sessions(self.sessions))
 
     def redactor(self, *, make: bool = True) -> Redactor:
         """What everything that leaves this machine goes through: the user's own words too, and names by the key of this work folder.

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
+from composer_replication.cli.next_step import next_step
 from composer_replication.cli.show_run import run_folder
 from composer_replication.core.files import write_text
 from composer_replication.core.rundir import LATEST, open_run
@@ -44,7 +45,7 @@ def report(*runs: str, audit: bool = False, open_page: Annotated[bool, Parameter
         if open_page and not job.dry_run:
             webbrowser.open(path.absolute().as_uri())
     value = {"pages": [about for _, _, about in made]}
-    return job.finish(value, wrote=[path for path, _, _ in made], next_command="" if wanted else job.command("hints --audit"))
+    return job.finish(value, wrote=[path for path, _, _ in made], next_command="" if wanted else next_step(job))
 
 
 def _run(job: Job, name: str) -> tuple[Path, str, dict[str, Any]]:
