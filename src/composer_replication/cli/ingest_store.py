@@ -29,7 +29,7 @@ RECORD = "ingest.json"
 @contextmanager
 def scratch_file(store: Path) -> Iterator[Path]:
     """Where the sessions of a call lie until they are in the store."""
-    path = store.with_name(f".{store.name}.{os.getpid()}.fresh.part")
+    path = store.with_name(f".{store.name}.fresh.{os.getpid()}.part")
     try:
         yield path
     finally:
@@ -91,8 +91,10 @@ def _replace(job: Job, write: Callable[..., int]) -> None:
     """Write the store anew beside the old one; the scanner of the user's own has the last word."""
     scratch = job.sessions.with_name(f".{job.sessions.name}.{os.getpid()}.unscanned")
     try:
-        with scratch.open("wb") as stream:
+        with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream:
             write(stream)
+            stream.flush()
+            os.fsync(stream.fileno())  # the old store may hold what no log does any more
         if scanner := job.config.ingest.scanner:
             check_file(scratch, command=scanner)
         os.replace(scratch, job.sessions)
