@@ -32,6 +32,7 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     "trl": ("tests/backends", "tests/benchmarks/test_gpu_and_step.py"),
     "liger": ("tests/backends/test_divergence_peers.py",),
     "serve": ("tests/peers/test_transformers_serve.py", "tests/peers/test_transformers_serve_teacher.py"),
+    "minilm": ("tests/peers/test_minilm.py",),
 }
 """Where each peer's tests stand; a test of Liger has its name in the brackets behind it, one of a server its file in its class name."""
 
@@ -83,8 +84,9 @@ def closing_lines(junit: Path) -> list[str]:
     """
     ran, reasons = dict.fromkeys(TESTS, 0), {name: set[str]() for name in TESTS}
     for case in ET.parse(junit).iter("testcase"):
-        served = case.get("classname", "").startswith("tests.peers.test_transformers_serve")
-        peer = "serve" if served else "liger" if "liger" in case.get("name", "") else "trl"
+        file, name = case.get("classname", ""), case.get("name", "")
+        served, embedded = (file.startswith(f"tests.peers.test_{which}") for which in ("transformers_serve", "minilm"))
+        peer = "serve" if served else "minilm" if embedded else "liger" if "liger" in name else "trl"
         skipped = case.find("skipped")
         if skipped is None:
             ran[peer] += 1

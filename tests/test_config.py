@@ -40,7 +40,7 @@ def test_the_file_is_found_upward_and_paths_are_relative_to_it(tmp_path: Path) -
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
     assert find_config(below) == file
-    loaded = load_config(start=below)
+    loaded = load_config(start=below, how=lambda _: "this test")
     assert loaded.work_dir == tmp_path / "out"
     assert loaded.config.ingest.logs == (str(tmp_path / "logs"), "/abs/logs")
 
@@ -81,10 +81,10 @@ def test_flags_become_values_of_the_right_type(tmp_path: Path, flag: str, text: 
 
 def test_one_entry_of_a_table_is_set_by_its_dotted_name_and_joins_those_of_the_file(tmp_path: Path) -> None:
     write(tmp_path / "recompose.toml", '[hints.writers]\nbad_arguments = "a:b"\nfile_missing = "c:d"\n')
-    loaded = load_config(flags={"hints.writers.file_missing": "pkg.mod:fn"}, start=tmp_path)
+    loaded = load_config(flags={"hints.writers.file_missing": "pkg.mod:fn"}, start=tmp_path, how=lambda _: "this test")
     assert loaded.config.hints.writers == {"bad_arguments": "a:b", "file_missing": "pkg.mod:fn"}
     with pytest.raises(ConfigError, match="holds a value, not a group"):
-        load_config(flags={"hints.writers.file_missing.more": "x"}, start=tmp_path)
+        load_config(flags={"hints.writers.file_missing.more": "x"}, start=tmp_path, how=lambda _: "this test")
 
 
 def test_a_mistyped_key_names_file_line_group_and_the_nearest_key(tmp_path: Path) -> None:
@@ -188,3 +188,12 @@ def test_the_written_file_holds_every_default(tmp_path: Path) -> None:
     assert Config.model_validate(told) == Config()
     assert sum(len(values) for values in told.values() if isinstance(values, dict)) > 20
     assert told["train"]["hint"]["beta"] == 0.5
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.3])
+def test_a_policy_that_samples_at_another_temperature_is_refused(temperature: float) -> None:
+    """Log-probs are the model's own, at temperature 1; what only the hint channel trains may be sampled at any."""
+    rollouts = {"env": "workshop", "temperature": temperature}
+    with pytest.raises(ValueError, match=r"rollouts.temperature is .* set it to 1, or train.policy.weight = 0"):
+        Config.model_validate({"rollouts": rollouts, "train": {"policy": {"weight": 1.0}}})
+    assert Config.model_validate({"rollouts": rollouts, "train": {"hint": {"weight": 1.0}}}).rollouts.temperature == temperature

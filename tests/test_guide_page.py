@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import composer_replication
+from composer_replication.compat.names import MODULES, TO_COME
+from composer_replication.data.curate.recipe import BY_MEANING, RUN_CODE, SHIPPED
 
 QUOTED = re.compile(r"`([^`]+)`")
 
@@ -17,7 +19,7 @@ def page(root: Path) -> str:
 
 
 def rows(root: Path) -> list[list[str]]:
-    lines = [line for line in page(root).splitlines() if line.startswith("| `")]
+    lines = [line for line in page(root).partition("\n## ")[0].splitlines() if line.startswith("| `")]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
@@ -42,12 +44,28 @@ def test_every_name_is_at_the_top_level_and_defined_where_the_page_says(reposito
     assert found >= 25
 
 
-def test_what_is_still_to_come_is_not_there(repository_root: Path) -> None:
-    (paragraph,) = [part for part in page(repository_root).split("\n\n") if part.startswith("Still to come")]
-    promised = names_of(paragraph.partition("Of the guide's extras")[0])
-    assert {"make_diloco_outer_loop", "loss_fn"} <= set(promised)
-    for name in promised:
-        assert not hasattr(composer_replication, name), f"{name} is here: give it a row"
+def section(root: Path, title: str) -> str:
+    return page(root).partition(f"## {title}\n")[2].partition("\n## ")[0]
+
+
+def test_what_is_still_to_come_is_what_the_page_says_and_nothing_else(repository_root: Path) -> None:
+    first = [line.split(" | ")[0] for line in section(repository_root, "Still to come").splitlines() if line.startswith("| `")]
+    promised = [name for cell in first for name in names_of(cell)]
+    assert sorted(promised) == sorted(TO_COME)
+    for name in set(promised) - set(MODULES):
+        with pytest.raises(ImportError, match="still to come; meanwhile"):
+            getattr(composer_replication, name)
+
+
+def test_the_page_lists_the_module_paths(repository_root: Path) -> None:
+    listed = section(repository_root, "Module paths").strip().partition("\n\n")[0]
+    assert QUOTED.findall(listed) == sorted(MODULES)
+    told = {path for names, *_ in rows(repository_root) for path in QUOTED.findall(" ".join(re.findall(r"\(([^)]*)\)", names)))}
+    assert told and told <= set(MODULES), "a module of the guide that a row names is no path here"
+
+
+def test_the_page_names_every_recipe_that_ships(repository_root: Path) -> None:
+    assert set(QUOTED.findall(section(repository_root, "Recipes of `DJNormalizer`"))) >= {*SHIPPED, BY_MEANING, *RUN_CODE}
 
 
 def test_every_name_of_the_guide_that_is_exported_has_a_row(repository_root: Path) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from composer_replication.cli.demo_settings import AFTER, CONTROLS, MORE_SFT, NO_RULES, PLACEBO, SETTINGS, STEPS
@@ -35,6 +35,7 @@ _MAY_STARVE = ("--train.starved_steps", "1000")
 _FORK = ("--train.fork", "true", *_MAY_STARVE)
 # A hint that is credit has no divergence of its own: the demo's would be set and not read, which is refused.
 _CREDIT = (*_MAY_STARVE, "--train.hint.divergence", "jsd", "--train.hint.combination")
+_PENALTY = ("--train.policy.behaviours.unresolvable_calls", "0.5")
 _CLONE = ("--train.preference.objective", "clone", "--train.preference.anchor", "0")
 
 
@@ -137,6 +138,10 @@ ARMS: Mapping[str, Arm] = {
         like=AFTER,
         stops=True,
     ),
+    "policy_penalised": Arm(
+        text="policy alone, each unresolvable call costs half of the reward", flags=(*_POLICY, *_PENALTY), like="policy"
+    ),
+    "penalised": Arm(text="all three, each unresolvable call costs half of the reward", flags=_PENALTY, like=AFTER),
     "trl_after": Arm(
         text="all three channels in TRL's trainer, without anchors, which it does not host",
         flags=("--train.backend", "trl", "--train.preference.anchor", "0"),
@@ -160,6 +165,22 @@ STEPS_OF: Mapping[str, int] = {
 }
 """Chosen for about the CPU-seconds of `after`, but for three that need no rollouts and get fewer: more_sft, clone and preference, whose
 few logs and pairs would only be learnt by heart (30 steps are three passes over the pairs). What each arm cost stands in its row."""
+
+
+HEADLINE = frozenset(
+    {BEFORE, AFTER, "placebo", "more_sft", "policy", "hint", "preference", "hint_policy", "hint_preference", "policy_preference"}
+)
+"""Rows that the claims in README and in the demo's words rest on: they are trained with every seed, the others with the first MIN_SEEDS."""
+MIN_SEEDS = 3
+
+
+def seeds_of(name: str, seeds: Sequence[int]) -> list[int]:
+    """With which of the seeds an arm is trained.
+
+    >>> seeds_of("after", [11, 12, 13, 14, 15]), seeds_of("wrong_site", [11, 12, 13, 14, 15])
+    ([11, 12, 13, 14, 15], [11, 12, 13])
+    """
+    return list(seeds) if name in HEADLINE else list(seeds)[:MIN_SEEDS]
 
 
 def steps_of(name: str, *, scale: float = 1.0) -> int:

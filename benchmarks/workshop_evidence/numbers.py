@@ -3,8 +3,9 @@
     shown = play(players, settings=EvaluateSettings(tasks=192), seed=evaluation_seed_of(31415, level=1, seed=7), workers=2)
     level_numbers(episodes, settings=settings, seed=31415)        -> {"rows": [...], "paired": [...]}
 
-Intervals resample tasks within seeds, so they speak about other tasks and treat the seeds of the training as given; the value of each
-seed stands beside them. Nothing that was played before is used.
+There are two uncertainties, other tasks and other seeds of the training. Each has an interval: tasks resampled within seeds, and Student's
+t over the seeds' own values. An entry's "low" and "high" are the wider bounds of both, so a claim needs both. Beside them stand each seed's
+value and, as one bit an episode, every outcome: anyone can compute another interval. Nothing that was played before is used.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from composer_replication.core.config.rollouts import EvaluateSettings
 from composer_replication.core.errors import DataError
 from composer_replication.evaluation.players import Player, Shown, play_one
 from composer_replication.evaluation.rows import SUCCESS, paired, row
-from composer_replication.evaluation.stats import Resamples
+from composer_replication.evaluation.stats import Resamples, over_groups
 from composer_replication.evaluation.success import Played, is_success
 
-from .arms import ARMS, BEFORE
+from .arms import ARMS, BEFORE, seeds_of
 from .sections import QUESTIONS
 
 Episodes = Mapping[str, Mapping[int, Sequence[Played]]]
@@ -78,7 +79,20 @@ def pooled_row(name: str, by_seed: Mapping[int, Sequence[Played]], *, settings: 
     interval = draws.mean([float(is_success(p)) for p in whole])
     if 0 < hits < len(whole) and interval.low is not None and interval.high is not None:  # else Wilson's bounds stay: nothing varies
         found |= {"success_low": max(0.0, interval.low), "success_high": min(1.0, interval.high)}
-    return {**found, "by_seed": {str(s): sum(map(is_success, by_seed[s])) / len(by_seed[s]) for s in sorted(by_seed)}}
+    shares = {str(s): sum(map(is_success, by_seed[s])) / len(by_seed[s]) for s in sorted(by_seed)}
+    over = over_groups(list(shares.values()))
+    if over.low is not None and over.high is not None:
+        found["success_low"] = min(found["success_low"], max(0.0, over.low))
+        found["success_high"] = max(found["success_high"], min(1.0, over.high))
+    return {**found, "by_seed": shares, "outcomes": {str(s): outcomes(by_seed[s]) for s in sorted(by_seed)}}
+
+
+def outcomes(played: Sequence[Played]) -> str:
+    """One character per task, in the order of the tasks' ids: 1 where the episode was a success.
+
+    All rows of a level and seed have the same tasks, so two rows are compared place by place.
+    """
+    return "".join("1" if is_success(p) else "0" for p in sorted(played, key=lambda p: p.task_id))
 
 
 def questions(names: Sequence[str]) -> list[tuple[str, str]]:
@@ -98,13 +112,23 @@ def questions(names: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def level_numbers(episodes: Episodes, *, settings: EvaluateSettings, seed: int) -> dict[str, Any]:
-    """Rows and paired differences of one level. A seed in which one of two arms is missing is an error, never left out."""
-    seeds = {tuple(sorted(by_seed)) for by_seed in episodes.values()}
-    if len(seeds) != 1:
-        raise DataError(f"the arms were trained with different seeds: {sorted(seeds)}", fix="train every arm with every seed")
+    """Rows and paired differences of one level, each over the seeds that both arms have.
+
+    The headline arms have more seeds than the others; an arm that lacks one of its own is an error, never left out.
+    """
+    most = sorted(episodes[BEFORE])
+    for name, by_seed in episodes.items():
+        if sorted(by_seed) != seeds_of(name, most):
+            what = f"{name} was trained with the seeds {sorted(by_seed)}, planned are {seeds_of(name, most)}"
+            raise DataError(what, fix="train every arm with every seed of its own")
     how = {"targeted": settings.targeted_kinds, "seed": seed, "samples": settings.samples, "block": block_of}
-    whole = {name: pooled(by_seed) for name, by_seed in episodes.items()}
-    found = [entry for a, b in questions(list(episodes)) for entry in paired(a, whole[a], b, whole[b], **how)]
+
+    def both(a: str, b: str) -> list[dict[str, Any]]:
+        common = sorted(episodes[a].keys() & episodes[b].keys())
+        ours, theirs = (pooled({s: episodes[name][s] for s in common}) for name in (a, b))
+        return paired(a, ours, b, theirs, **how)
+
+    found = [entry for a, b in questions(list(episodes)) for entry in both(a, b)]
     return {
         "rows": [pooled_row(name, by_seed, settings=settings, seed=seed) for name, by_seed in episodes.items()],
         "paired": sorted(found, key=lambda entry: entry.get("metric", SUCCESS) != SUCCESS),

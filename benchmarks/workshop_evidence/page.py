@@ -17,13 +17,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .arms import ARMS, LEVELS, settings_sha256
+from composer_replication.evaluation.stats import over_groups
+
+from .arms import ARMS, LEVELS, MIN_SEEDS, settings_sha256
 from .sections import ending, level_section, opening
 from .words import METRICS, cost_of, pair_of
 
-MIN_SEEDS = 3
 PAGE, JSON_PAGE = Path("docs/evidence.md"), Path("docs/evidence.json")
 STUDENTS: Mapping[int, str] = {1: "workshop_student", 2: "workshop_student_2"}
+TOLERANCE = 1e-9
 QUOTED = re.compile(r"<!-- evidence: (\S+) -->(.*?)<!-- /evidence -->", re.DOTALL)
 NUMBER = re.compile(r"(?<![\w.])[+−-]?(?:[01]?\.\d{2,3})(?![\d.]*\w)")
 """What looks like a share or a difference that was measured: 0.58, .353, +0.270."""
@@ -67,12 +69,36 @@ def _problems(root: Path, evidence: Mapping[str, Any]) -> Iterator[str]:
         yield f"{JSON_PAGE} has {len(evidence['about']['seeds'])} seeds, {MIN_SEEDS} are needed"
     for level in LEVELS:
         yield from _student(root, level, evidence)
+    for level, found in sorted(evidence["levels"].items()):
+        yield from outcomes(level, found)
     readme = root / "README.md"
     for path in (readme, *sorted((root / "docs").glob("*.md"))):
         if path.exists() and path != page:
             yield from quotes(path.relative_to(root).as_posix(), path.read_text("utf-8"), evidence)
     if readme.exists():
         yield from loose_numbers("README.md", readme.read_text("utf-8"))
+
+
+def outcomes(level: str, found: Mapping[str, Any]) -> Iterator[str]:
+    """Rows and differences of success that are not what the episodes' outcomes say."""
+    rows = {row["name"]: row for row in found["rows"]}
+    for name, row in rows.items():
+        for seed, bits in row["outcomes"].items():
+            if abs(row["by_seed"][seed] - bits.count("1") / len(bits)) > TOLERANCE:
+                told = f"success is {row['by_seed'][seed]}, its outcomes say {bits.count('1')} of {len(bits)}"
+                yield f"level {level}: {name}, seed {seed}: {told}"
+    for pair in found["paired"]:
+        if "metric" in pair:
+            continue
+        a, b = rows[pair["a"]]["outcomes"], rows[pair["b"]]["outcomes"]
+        common = sorted(a.keys() & b.keys())
+        total = sum(len(a[seed]) for seed in common)
+        apart = sum(a[seed].count("1") - b[seed].count("1") for seed in common) / total
+        over = over_groups([(a[seed].count("1") - b[seed].count("1")) / len(a[seed]) for seed in common])
+        if abs(pair["difference"] - apart) > TOLERANCE:
+            yield f"level {level}: {pair['a']} - {pair['b']} is {pair['difference']}, its outcomes say {apart}"
+        elif over.low is not None and over.high is not None and not pair["low"] - TOLERANCE <= max(-1.0, over.low) <= pair["high"]:
+            yield f"level {level}: {pair['a']} - {pair['b']}: its interval leaves out that over seeds, {over.low:.3f} to {over.high:.3f}"
 
 
 def _student(root: Path, level: int, evidence: Mapping[str, Any]) -> Iterator[str]:

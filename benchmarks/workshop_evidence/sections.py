@@ -10,14 +10,15 @@ from composer_replication.evaluation.table import HINTS_ARE_TAUGHT
 from composer_replication.report.claims import OTHER, TARGETED, claims
 from composer_replication.report.evidence import verdict
 
-from .arms import ARMS
+from .arms import ARMS, MIN_SEEDS
 from .pairs import TEACHERS
 from .words import cost_of, pair_of, pairs_told, side, stops_of, table, times, told
 
 PLACEBO, BEFORE = "placebo", "before"
 PAIRS = ("hint_policy", "hint_preference", "policy_preference")
 SINGLE = ("policy", "hint", "preference")
-TITLES = {"1": "Level 1: each mistake is visible to one channel", "2": "Level 2, the counter-example: exploration finds the answers"}
+TITLES = {"1": "Level 1: three planted families of mistakes", "2": "Level 2, the counter-example: exploration finds the answers"}
+PENALTY = "Does a penalty on unresolvable calls mend the other mistakes"
 QUESTIONS: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (
     (
         "Does a channel's information do it, or training as such",
@@ -62,12 +63,16 @@ QUESTIONS: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (
         "Does TRL's trainer do what the reference loop does, at the same steps",
         (("trl_policy", "policy"), ("trl_policy", "policy_placebo"), ("trl_after", AFTER), ("trl_after", PLACEBO)),
     ),
+    (PENALTY, (("policy_penalised", "policy"), ("penalised", AFTER))),
     (
         "Do the stop rules save a policy that collapses",
         (("collapse", BEFORE), ("collapse_stopped", BEFORE), ("collapse_stopped", "collapse")),
     ),
 )
 NOTES: Mapping[str, str] = {
+    PENALTY: "The mechanism of the harm: a listing costs a message more than the budget has; a guessed path costs none and is right one"
+    " time in three. A policy that unlearns the listing (B) and has not learnt the search reads a guessed path: `file_missing`, in tasks of"
+    " the kinds set and both. The recipe's own remedy is to penalise such calls and never to drop them.",
     "Which policy objective, at the same learning rate": "A step takes one gradient on its own fresh rollouts, so every ratio is 1 and no"
     " clip acts: there `gspo` is `grpo` and `cispo` is `dapo`, by their formulas. What differs is how advantages are scaled and summed.",
     "Does TRL's trainer do what the reference loop does, at the same steps": "Not on the same episodes: TRL's environment has one set of"
@@ -95,9 +100,11 @@ Read this first:
 {scale}
 - **By construction.** {evidence["levels"].get("1", next(iter(evidence["levels"].values())))["text"]}
 - **Hints.** {HINTS_ARE_TAUGHT}
-- **Seeds.** Seeds of the training: {seeds}, each with its own logs, data and {about["tasks"]} held-out tasks.
-  Intervals are 95 %, by resampling tasks within seeds: they treat the seeds as given. The second uncertainty is the spread between seeds,
-  which is printed in every row.
+- **Seeds.** Seeds of the training: {seeds}, each with its own logs, data and {about["tasks"]} held-out tasks. The headline arms have all of
+  them, the others the first {MIN_SEEDS}: as many values stand under "by seed".
+- **Two uncertainties.** Every interval is the wider of two, both 95 %: tasks resampled within seeds (other tasks, these seeds), and
+  Student's t over the seeds' own values (other seeds). What it excludes, both exclude. With three seeds t is 4.3: only large differences
+  are told apart. The outcome of every episode stands in `docs/evidence.json` as one bit, so that anyone can compute another interval.
 - **Fresh tasks.** Evaluation seed {about["evaluation_seed"]}, which no setting was chosen with; no hint stands in any evaluated context.
 - **Equal compute.** The steps of most arms were chosen by CPU-seconds: {_spread(evidence)}. `more_sft`, `clone` and `preference`
   play no rollouts and get fewer CPU-seconds than the others: 30 to 40 passes over a few logs or pairs. A placebo has the steps of the arm
@@ -265,7 +272,11 @@ def _questions(found: Mapping[str, Any]) -> Iterator[str]:
         pairs = [pair for a, b in asked if (pair := pair_of(found["paired"], a, b)) is not None]
         if pairs:
             note = f"{NOTES[title]}\n\n" if title in NOTES else ""
-            yield f"### {title}?\n\n{note}" + "\n".join(f"- {_answer(pair)}" for pair in pairs)
+            lines = [f"- {_answer(pair)}" for pair in pairs]
+            if title == PENALTY:
+                others = [(pair, pair_of(found["paired"], pair["a"], pair["b"], OTHER)) for pair in pairs]
+                lines += [f"- Other mistakes: `{p['a']}` - `{p['b']}` = {told(other)} per episode." for p, other in others if other]
+            yield f"### {title}?\n\n{note}" + "\n".join(lines)
 
 
 def _answer(pair: Mapping[str, Any]) -> str:

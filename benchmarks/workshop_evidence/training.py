@@ -29,11 +29,13 @@ from composer_replication.core.rundir import RunDir
 from composer_replication.losses.channel import CHANNELS
 
 from .arms import ARMS, flags_of, steps_of
+from .code import code_sha256
 
 STOPPED = 3  # the exit code of a health rule: a result, not a failure
 VERBS = (("ingest",), ("sites",), ("hints", "--audit"), ("replay",), ("build",))
 _DATA = ("examples/examples.jsonl", "examples/pairs.jsonl", "anchors.jsonl")
 TAIL = 2000
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +134,9 @@ def train_arm(work: Work, name: str, *, scale: float) -> dict[str, Any]:
         shutil.rmtree(run.path)
     where = ["-o", str(work.data(name))] if ARMS[name].pairs else []
     words = [*_recompose(name), "train", "--name", name, *flags, "-c", str(work.config), *where]
+    made_by = {"commit": _commit(), "code_sha256": code_sha256(ROOT)}
     code, cpu_s = _child(words, log=work.folder / "arms" / f"{name}.log", allowed=(0, STOPPED))
-    found = {"key": key, "code": code, "cpu_s": round(cpu_s, 1), "flags": list(flags_of(name)), "commit": _commit(), **_told(run)}
+    found = {"key": key, "code": code, "cpu_s": round(cpu_s, 1), "flags": list(flags_of(name)), **made_by, **_told(run)}
     if ARMS[name].pairs:
         found["pairs"] = _read(work.folder / "pairs" / "counts.json")[ARMS[name].pairs]
     write_json(done, found)
@@ -160,6 +163,7 @@ def _told(run: RunDir) -> dict[str, Any]:
         "state": run.info()["state"],
         "rule": restored[-1]["rule"] if restored else "",
         "tokens": {name: sum(line.get(f"{name}/tokens") or 0 for line in lines) for name in CHANNELS},
+        "clipped": sum(bool(line.get("clipped")) for line in lines),
         "kl": drift[-1] if drift else None,
         "step_s": round(sum(timed) / len(timed), 3) if timed else None,
     }
@@ -186,7 +190,7 @@ def trl_python() -> str:
     """The interpreter that has TRL: this one, COMPOSER_PEERS_PYTHON, or that of .venv-peers; "" where there is none."""
     if find_spec("trl"):
         return sys.executable
-    here = Path(__file__).resolve().parent.parent.parent / ".venv-peers" / "bin" / "python"
+    here = ROOT / ".venv-peers" / "bin" / "python"
     return os.environ.get("COMPOSER_PEERS_PYTHON", "") or (str(here) if here.exists() else "")
 
 

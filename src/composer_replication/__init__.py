@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+__path__ = [*__path__, f"{__path__[0]}/compat/paths"]  # the guide's module paths: composer_replication.trainer.data_collator, ...
 _HOMES: dict[str, str] = {
     "core.trace": "CallRef Event Opaque Parent Sampled Segment Session SourceRef Text Thinking ToolCall ToolResult ToolSpec Turn",
     "core.site": "Anchor Answer Hint Preference Site",
@@ -30,7 +31,7 @@ _HOMES: dict[str, str] = {
     "data.sites.guide": "default_classify_error",
     "data.curate.guide": "DJNormalizer DPOPair NormalizedDPOPair extract_dpo_pairs replay_and_normalize_trace"
     " replay_and_normalize_trace_sync",
-    "tokens.guide": "CollatorConfig ComposerDataCollator",
+    "tokens.guide": "CollatorConfig ComposerDataCollator TokenizerLike",
     "losses.entropy": "teacher_entropy",
     "losses.guide": "TAIDScheduler entropy_aware_opd_loss generalized_jsd_loss simpo_loss taid_loss",
     "training.guide": "LossComponents compose_loss",
@@ -72,17 +73,15 @@ _HOMES: dict[str, str] = {
     "training.loop": "train",
     "training.world": "World open_world",
 }
-_GONE = {"build_batch": "it was a fixed demo conversation; run `recompose demo`, or use rollouts.envs.workshop"}
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 PUBLIC_NAMES = tuple(sorted(_HOME_OF))
 
 
 def __getattr__(name: str) -> Any:
     """A public name, imported from its home on first use (PEP 562)."""
-    if name in _GONE:
-        raise ImportError(f"{name} is gone: {_GONE[name]}")
     if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        gone = importlib.import_module(f"{__name__}.compat.names").missing(name)
+        raise gone or AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
 
 

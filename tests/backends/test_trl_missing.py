@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +49,15 @@ def test_another_version_is_refused_in_one_sentence(version: str, fits: bool, mo
             _compat.require_trl()
 
 
+def test_a_model_without_a_tokenizer_beside_it_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the model does not say where it came from; give the student's tokenizer"):
+        _compat.tokenizer_beside(object())
+    with pytest.raises(ConfigError, match="no tokenizer lies at"):
+        _compat.tokenizer_beside(str(tmp_path))
+    found = _compat.tokenizer_beside(str(Path(__file__).resolve().parents[2] / "examples" / "workshop_student"))
+    assert found.padding_side == "left" and found.chat_template
+
+
 LIVE = {"rollouts": {"env": "workshop"}, "train": {"policy": {"weight": 1.0}, "lm_ce": {"weight": 0.0}}}
 PAIRED = {"weight": 1.0, "anchor": 0.0, "batch_pairs": 4}
 
@@ -60,7 +70,6 @@ PAIRED = {"weight": 1.0, "anchor": 0.0, "batch_pairs": 4}
         ("train", {"hint": {"teacher": "ema"}}, "train.hint.teacher"),
         ("train", {"placebo": ("shuffled_hints",)}, "train.placebo"),
         ("rollouts", {"extra_groups": 2}, "rollouts.extra_groups"),
-        ("rollouts", {"temperature": 0.7}, "rollouts.temperature"),
         ("rollouts", {"max_calls": 3}, "rollouts.max_calls"),
         ("train", {"policy": {"weight": 1.0, "objective": "dapo"}}, "train.policy.objective"),
         ("train", {"policy": {"weight": 1.0, "importance_cap": 2.0}}, "train.policy.importance_cap"),

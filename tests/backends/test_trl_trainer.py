@@ -77,6 +77,27 @@ def make(model: Any, args: Any, **more: Any) -> Any:
     return ComposerReplicationTrainer(model=model, args=args, processing_class=copy.deepcopy(tokenizer()), **{**what, **more})
 
 
+def test_the_tokenizer_and_the_settings_have_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the guide has it: a model by its folder, rewards and rows, and no more; TRL's order of arguments holds."""
+    from datasets import Dataset
+    from trl import GRPOConfig
+
+    monkeypatch.chdir(tmp_path)
+    rows = Dataset.from_list([{"prompt": [{"role": "user", "content": str(i)}]} for i in range(4)])
+
+    def rewards(completions: list[Any], **row: Any) -> list[float]:
+        return [float(len(str(one))) for one in completions]
+
+    trainer = ComposerReplicationTrainer(model=STUDENT, reward_funcs=[rewards], train_dataset=rows)
+    assert trainer.args.output_dir == "workshop_student-composer" and isinstance(trainer.args, ComposerReplicationConfig)
+    assert trainer.processing_class.padding_side == "left" and trainer.processing_class.get_vocab() == load_tokenizer(STUDENT).get_vocab()
+    args = ComposerReplicationConfig(output_dir="out", per_device_train_batch_size=2, num_generations=2, use_cpu=True, report_to="none")
+    by_order = ComposerReplicationTrainer(STUDENT, [rewards], args, rows)
+    assert by_order.args is args and by_order.train_dataset is rows
+    with pytest.raises(ConfigError, match="args is a GRPOConfig, which has no settings of the channels"):
+        ComposerReplicationTrainer(STUDENT, [rewards], GRPOConfig(output_dir="out", use_cpu=True, bf16=False), rows)  # pyright: ignore[reportArgumentType]
+
+
 def test_an_unknown_chat_template_is_refused_where_tools_are_called(tmp_path: Path) -> None:
     strange = copy.deepcopy(tokenizer())
     strange.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}a: {% endif %}"

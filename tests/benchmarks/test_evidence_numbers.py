@@ -1,17 +1,19 @@
-"""Pooling over seeds: tasks are resampled within a seed, so a difference between seeds does not widen an interval, and is shown."""
+"""Pooling over seeds: an interval over tasks within the seeds, one over the seeds, and the wider bounds of both decide."""
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
-from benchmarks.workshop_evidence.numbers import block_of, level_numbers, pooled, pooled_row, questions
+from benchmarks.workshop_evidence.numbers import block_of, evaluation_seed_of, level_numbers, pooled, pooled_row, questions
 from composer_replication.core.config.rollouts import EvaluateSettings
 from composer_replication.core.errors import DataError
 from composer_replication.evaluation.rows import paired
-from composer_replication.evaluation.success import Played
+from composer_replication.evaluation.success import Played, evaluation_tasks
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from tests.evaluation.small_judge import played_by, solver
 
@@ -28,19 +30,31 @@ def failed(played: list[Played]) -> list[Played]:
     return [replace(p, reward=0.0) for p in played]
 
 
-def test_tasks_are_resampled_within_their_seed(good: list[Played]) -> None:
-    """One seed always succeeds and the other never: within the seeds nothing varies, over both half of the episodes do."""
+def test_a_row_has_the_wider_of_both_intervals_and_every_outcome(good: list[Played]) -> None:
+    """One seed always succeeds and the other never: over tasks nothing varies, over two seeds nothing is known."""
     found = pooled_row("x", {7: good, 8: failed(good)}, settings=SETTINGS, seed=1)
-    assert (found["success"], found["success_low"], found["success_high"]) == (0.5, 0.5, 0.5)
+    assert (found["success"], found["success_low"], found["success_high"]) == (0.5, 0.0, 1.0)
     assert found["by_seed"] == {"7": 1.0, "8": 0.0} and found["n"] == 2 * len(good)
+    assert found["outcomes"] == {"7": "1" * len(good), "8": "0" * len(good)}
 
 
-def test_differences_are_resampled_within_their_seed(good: list[Played]) -> None:
-    a, b = pooled({7: good, 8: good}), pooled({7: good, 8: failed(good)})
-    blocks = paired("a", a, "b", b, targeted=("unknown_tool",), seed=1, samples=300, block=block_of)[0]
-    assert (blocks["difference"], blocks["low"], blocks["high"]) == (0.5, 0.5, 0.5)
+def test_a_difference_that_some_seeds_do_not_show_is_not_one(good: list[Played]) -> None:
+    """Resampling tasks within seeds would say +.33 [.33, .33]; over the three seeds, of which two show nothing, it includes zero."""
+    a, b = pooled({7: good, 8: good, 9: good}), pooled({7: good, 8: good, 9: failed(good)})
+    both = paired("a", a, "b", b, targeted=("unknown_tool",), seed=1, samples=300, block=block_of)[0]
+    assert both["difference"] == pytest.approx(1 / 3) and both["tasks"] == pytest.approx([1 / 3, 1 / 3])
+    assert both["by_block"] == {"000000007": 0.0, "000000008": 0.0, "000000009": 1.0}
+    reach = 4.303 * statistics.stdev([0, 0, 1]) / math.sqrt(3)
+    assert both["blocks"] == pytest.approx([max(-1.0, 1 / 3 - reach), 1.0]) and (both["low"], both["high"]) == tuple(both["blocks"])
     mixed = paired("a", a, "b", b, targeted=("unknown_tool",), seed=1, samples=300)[0]
-    assert mixed["difference"] == 0.5 and mixed["low"] < 0.45 and mixed["high"] > 0.55
+    assert mixed["low"] > 0 and "blocks" not in mixed
+
+
+def test_the_wider_interval_is_the_one_over_tasks_where_the_seeds_agree(good: list[Played]) -> None:
+    half = [replace(p, reward=float(i % 2)) for i, p in enumerate(good)]
+    a, b = pooled({7: good, 8: good, 9: good}), pooled({7: half, 8: half, 9: half})
+    found = paired("a", a, "b", b, targeted=("unknown_tool",), seed=1, samples=300, block=block_of)[0]
+    assert [found["low"], found["high"]] == found["tasks"] and found["blocks"][0] == found["blocks"][1]
 
 
 def test_bounds_of_an_arm_that_never_fails_are_not_empty(good: list[Played]) -> None:
@@ -49,7 +63,7 @@ def test_bounds_of_an_arm_that_never_fails_are_not_empty(good: list[Played]) -> 
 
 
 def test_every_arm_needs_every_seed(good: list[Played]) -> None:
-    with pytest.raises(DataError, match="different seeds"):
+    with pytest.raises(DataError, match="planned are"):
         level_numbers({"before": {7: good, 8: good}, "after": {7: good}}, settings=SETTINGS, seed=1)
 
 
@@ -62,8 +76,20 @@ def test_what_is_compared() -> None:
     assert len(asked) == len(set(asked)) and not any("preference" in pair for pair in asked)
 
 
-def test_the_numbers_of_a_level_are_pooled_within_seeds(good: list[Played]) -> None:
-    """Every seed has its own answer and nothing varies within it: no interval of success is wider than its value."""
-    found = level_numbers({"before": {7: good, 8: failed(good)}, "after": {7: good, 8: good}}, settings=SETTINGS, seed=1)
-    assert [(row["name"], row["success"]) for row in found["rows"]] == [("before", 0.5), ("after", 1.0)]
-    assert found["paired"][0] == {"a": "after", "b": "before", "difference": 0.5, "low": 0.5, "high": 0.5, "n": 2 * len(good)}
+def test_the_headline_has_more_seeds_than_the_rest(good: list[Played]) -> None:
+    five = {seed: good for seed in (1, 2, 3, 4, 5)}
+    three = {seed: failed(good) for seed in (1, 2, 3)}
+    arms = {"before": {s: failed(good) for s in five}, "hint": five, "wrong_site": three, "after": five}
+    found = level_numbers(arms, settings=SETTINGS, seed=1)
+    sizes = {(p["a"], p["b"]): p["n"] // len(good) for p in found["paired"] if "metric" not in p}
+    assert sizes["after", "before"] == 5 and sizes["hint", "wrong_site"] == 3
+    with pytest.raises(DataError, match="wrong_site was trained with the seeds"):
+        level_numbers({**arms, "wrong_site": {**three, 4: good}}, settings=SETTINGS, seed=1)
+
+
+def test_every_seed_and_level_has_tasks_of_its_own() -> None:
+    places = [(level, seed) for level in (1, 2) for seed in (11, 12, 13)]
+    drawn = [evaluation_seed_of(31415, level=level, seed=seed) for level, seed in places]
+    assert len(set(drawn)) == len(places)
+    ids = [{t.id for t in evaluation_tasks(EvaluateSettings(tasks=24), seed=seed)} for seed in drawn]
+    assert all(len(a & b) < 6 for i, a in enumerate(ids) for b in ids[:i])

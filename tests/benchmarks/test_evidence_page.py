@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks.workshop_evidence.arms import ARMS, LEVELS, settings_sha256, steps_of
+from benchmarks.workshop_evidence.code import code_files, code_sha256, stale
 from benchmarks.workshop_evidence.numbers import questions
 from benchmarks.workshop_evidence.page import STUDENTS, loose_numbers, problems, quotes, render, value_at
 
@@ -21,9 +22,10 @@ TARGETED = "targeted_mistakes_per_episode"
 
 def row(name: str, success: float) -> dict[str, Any]:
     families = {"A_made": 0.5, "B_made": 0.5, "C_made": 0.5, "A_n": 9, "B_n": 9, "C_n": 9}
-    by_seed = {"11": success, "12": success, "13": success}
+    bits = ("1" * round(200 * success)).ljust(200, "0")
+    by_seed, outcomes = ({seed: value for seed in ("11", "12", "13")} for value in (success, bits))
     shown = {"success": success, "success_low": success - 0.03, "success_high": success + 0.03, "valid_call_rate": 0.9}
-    return {"name": name, "n": 576, **shown, "families": families, "by_seed": by_seed}
+    return {"name": name, "n": 576, **shown, "families": families, "by_seed": by_seed, "outcomes": outcomes}
 
 
 def difference(a: str, b: str, value: float, *, reach: float = 0.04) -> dict[str, Any]:
@@ -55,6 +57,7 @@ def evidence() -> Evidence:
         "seeds": [11, 12, 13],
         "steps_scale": 1.0,
         "settings_sha256": settings_sha256(),
+        "code": {},
     }
     return {"about": about, "levels": {str(number): level(f"{number:064d}", number) for number in LEVELS}}
 
@@ -166,6 +169,48 @@ def test_a_quoted_number_that_moved_is_found(checkout: Path, evidence: Evidence)
 def test_a_quote_is_compared_as_it_is_rounded(evidence: Evidence, quote: str, words: str) -> None:
     found = list(quotes("x.md", f"so <!-- evidence: {quote}<!-- /evidence --> it is", evidence))
     assert [words in line for line in found] == ([True] if words else [])
+
+
+def test_numbers_that_are_not_what_the_outcomes_say_are_found(checkout: Path, evidence: Evidence) -> None:
+    rows = {r["name"]: r for r in evidence["levels"]["1"]["rows"]}
+    rows["after"]["outcomes"]["12"] = "1" * 200
+    write(checkout, evidence)
+    found = problems(checkout)
+    assert any("after, seed 12: success is 0.6, its outcomes say 200 of 200" in line for line in found)
+    assert any("level 1: after - before is 0.475, its outcomes say" in line for line in found)
+
+
+def test_an_interval_that_leaves_the_seeds_out_is_found(checkout: Path, evidence: Evidence) -> None:
+    """Seeds that disagree: the interval over them is wide, whatever resampling tasks within them says."""
+    (after,) = (r for r in evidence["levels"]["1"]["rows"] if r["name"] == "after")
+    for seed, hits in (("11", 80), ("12", 120), ("13", 160)):
+        after["outcomes"][seed], after["by_seed"][seed] = ("1" * hits).ljust(200, "0"), hits / 200
+    write(checkout, evidence)
+    assert any("after - before: its interval leaves out that over seeds" in line for line in problems(checkout))
+
+
+def test_arms_that_other_code_trained_are_named(tmp_path: Path, evidence: Evidence, repository_root: Path) -> None:
+    here = code_sha256(repository_root)
+    for found in evidence["levels"].values():
+        for arm in found["arms"].values():
+            for run in arm["runs"].values():
+                run["code_sha256"] = here
+    evidence["about"]["code"] = code_files(repository_root)
+    assert list(stale(repository_root, evidence)) == []
+    evidence["levels"]["1"]["arms"]["hint"]["runs"]["12"]["code_sha256"] = "0" * 64
+    evidence["about"]["code"]["training/step.py"] = "0" * 12
+    (line,) = stale(repository_root, evidence)
+    assert line == "level 1: trained by other code than this: hint; changed since they were played: training/step.py"
+
+
+def test_the_hash_of_code_is_of_what_it_does(tmp_path: Path) -> None:
+    file = tmp_path / "src" / "composer_replication" / "losses" / "hint.py"
+    file.parent.mkdir(parents=True)
+    seen = []
+    for text in ('"""Says."""\nX = 1  # why\n', '"""Says it better."""\n\nX = 1\n', "X = 2\n"):
+        file.write_text(text, "utf-8")
+        seen.append(code_sha256(tmp_path))
+    assert seen[0] == seen[1] != seen[2]
 
 
 def test_a_marker_that_is_not_closed_is_found(evidence: Evidence) -> None:

@@ -15,7 +15,11 @@ def test_real_sessions_train_every_weighted_channel(log_folders: tuple[Path, ...
     assert recompose("ingest", *map(str, log_folders), "-q", cwd=tmp_path).code == 0
     assert recompose("sites", "--json", cwd=tmp_path).value["num_mistakes"] > 20
     assert recompose("hints", "--json", cwd=tmp_path).value["hints"] > 10
-    built = recompose("build", "--build.max_tokens", "1024", "--json", cwd=tmp_path).value
+    whole = recompose("build", "--build.max_tokens", "16384", "--json", "--dry-run", cwd=tmp_path).value
+    assert whole["views_with_evidence"] == whole["views"] >= 8 and whole["hinted_sites"] > whole["views"]
+    flags = ("--build.max_tokens", "1024", "--build.without_evidence", "keep")  # a window this short holds hardly any evidence
+    built = recompose("build", *flags, "--json", cwd=tmp_path).value
+    assert built["views_with_evidence"] < built["views"]
     assert built["longest"] <= 1024 and built["views"] > 0 and built["trained_messages"] > 50
     assert built["skipped"]["hint/category"] > 10  # failed checks, rejections and siblings are not trained on
     said = recompose("train", "--train.steps", "2", "--train.batch_examples", "3", "--json", cwd=tmp_path)

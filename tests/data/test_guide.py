@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from composer_replication.core.errors import DataError
+from composer_replication.core.guide import TraceExample, TraceTurn
 from composer_replication.data.guide import ClaudeCodeIngester, claude_states_to_trace_examples
 from composer_replication.data.sites.guide import default_classify_error
 
@@ -103,3 +105,46 @@ def test_what_is_not_trained_in_the_guides_examples(log: Path) -> None:
         ("c1", False), ("I will look for it.", True), ("c3", True), ("A test fails.", True), ("c4", False),
     ]  # fmt: skip
     assert said["after"] == [("A test fails.", False), ("Going on.", True)]
+
+
+def test_what_an_ingester_gives_goes_straight_into_the_adapter(log: Path) -> None:
+    sessions = ClaudeCodeIngester().ingest(log)
+    (example,) = claude_states_to_trace_examples(sessions)
+    assert [example] == list(claude_states_to_trace_examples(sessions.to_states()))
+    assert [example] == list(claude_states_to_trace_examples([dict(state) for state in sessions.to_states()]))
+    assert [tool["function"]["name"] for tool in example.tools] == ["Bash", "Read"]
+
+
+def test_a_marked_turn_carries_the_hint_that_the_package_writes(log: Path) -> None:
+    error = "<tool_use_error>Error: No such tool available: Reed</tool_use_error>"
+    records = [json.loads(line) for line in log.read_text().splitlines()]
+    records += [_assistant(8, _call("c4", "Reed", file_path="a.py"), _call("c5", "Rede", file_path="a.py"))]
+    records += [_result(9, "c4", error, error=True), _result(10, "c5", error.replace("Reed", "Rede"), error=True)]
+    log.write_text("".join(json.dumps(r) + "\n" for r in records))
+    (example,) = claude_states_to_trace_examples(ClaudeCodeIngester().ingest(log))
+    first, second = (t.error_meta["hint"] for t in example.turns if t.error_kind)
+    assert first == "" and "Bash" in second and "Read" in second, "nothing to say of the first, the tools on offer for the second"
+
+
+def test_turns_and_examples_are_keywords_or_dictionaries() -> None:
+    call = {"id": "c1", "function": {"name": "read", "arguments": "{}"}}
+    turns = [
+        {"role": "user", "content": "Fix it."},
+        {"role": "assistant", "content": None, "tool_calls": [call], "error_kind": "file_missing"},
+    ]
+    example = TraceExample(turns=turns, final_reward=0.5)  # pyright: ignore[reportArgumentType] - dictionaries are the test
+    assert example == TraceExample.of({"turns": turns, "final_reward": 0.5}) and example["final_reward"] == 0.5
+    assert example.turns[1] == TraceTurn(role="assistant", content="", tool_calls=(call,), error_kind="file_missing")
+    assert example.turns[1]["error_kind"] == "file_missing" and dict(example.turns[0])["content"] == "Fix it."
+    with pytest.raises(DataError, match=r"a TraceTurn has no 'txt' \(at a TraceExample, turn 0\)"):
+        TraceExample.of({"turns": [{"role": "user", "txt": "x"}]})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["network error", "Network is unreachable", "Error: fetch failed", "getaddrinfo EAI_AGAIN api", "Could not connect to server",
+     "Read timed out.", "curl: (6) Could not resolve host: x", "Temporary failure in name resolution", "connect ECONNREFUSED 127.0.0.1"],
+)  # fmt: skip
+def test_errors_of_the_network_are_connection_errors(text: str) -> None:
+    assert default_classify_error(text) == "connection_error"
+    assert default_classify_error("the network layer has a bug") == "tool_error"

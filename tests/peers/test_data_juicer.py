@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from composer_replication.core.errors import DataError
 from composer_replication.data.curate.curator import Curator
 from composer_replication.data.curate.data_juicer import DataJuicer, curate_with
+from composer_replication.data.curate.guide import DJNormalizer, DPOPair
 from composer_replication.data.curate.recipe import SHIPPED, load_recipe, read_recipe
 from tests.data.curate.pairs import pair, say
 from tests.data.curate.real_shaped import Made, made_up
@@ -43,6 +45,12 @@ process:
       max_ratio: 0.33
   - document_deduplicator
 """
+ONE_SIDE = """
+process:
+  - text_length_filter: {text_key: chosen, min_len: 80}
+  - words_num_filter: {text_key: rejected, min_num: 5}
+  - special_characters_filter: {text_key: chosen, max_ratio: 0.3}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +64,42 @@ def engine() -> DataJuicer:
 @pytest.fixture(scope="module")
 def made() -> Made:
     return made_up(COUNT, seed=11)
+
+
+def test_both_engines_look_at_the_side_that_is_named(engine: DataJuicer) -> None:
+    recipe, pairs = read_recipe(ONE_SIDE), made_up(600, seed=14).pairs
+    embedded = Curator(recipe)
+    kept = [one.id for one in pairs if embedded.judge(one) is None]
+    _, judged = curate_with(engine, recipe, pairs)
+    assert [one.id for one, dropped in judged if dropped is None] == kept and 0 < len(kept) < len(pairs)
+
+
+def test_operators_that_only_the_real_one_has_are_run_by_it(engine: DataJuicer, tmp_path: Path) -> None:
+    """A mapper, a filter and a deduplicator of lines' kind; what cannot be had there (a package, a model) is named."""
+
+    def normalizer(text: str) -> DJNormalizer:
+        (tmp_path / "mine.yaml").write_text(text, "utf-8")
+        return DJNormalizer(tmp_path / "mine.yaml", engine="data_juicer", data_juicer_python=engine.python)
+
+    def made(name: str, chosen: str) -> DPOPair:
+        return DPOPair(
+            state_id=name, state_messages=[{"role": "user", "content": "Go."}], chosen=chosen, rejected=f"I did nothing in {name}."
+        )
+
+    pairs = [made("a", "See https://example.com/x for it."), made("b", "A plain sentence of words."), made("c", "| a | b |")]
+    judge = normalizer("process:\n  - clean_links_mapper: {text_key: chosen}\n  - text_length_filter: {text_key: chosen, min_len: 10}\n")
+    first, second = judge.normalize(pairs)
+    assert "example.com" not in first.chosen and first.provenance["rewritten"] == ["chosen"] and second.chosen == pairs[1].chosen
+    assert judge.rewritten == {"clean_links_mapper": 1} and [one.reason for one in judge.dropped] == ["text_length_filter"]
+    for step, words in (("no_such_mapper", "no_such_mapper"), ("clean_links_mapper: {colour: red}", "colour")):
+        with pytest.raises(DataError, match=words):
+            normalizer(f"process:\n  - {step}\n").normalize(pairs)
+    try:
+        kept = normalizer("process:\n  - document_simhash_deduplicator\n").normalize(pairs)
+    except DataError as error:
+        assert "simhash" in str(error)  # its package is not in this environment, and cannot be installed by the way
+    else:
+        assert kept
 
 
 @pytest.mark.parametrize("which", ["every counting operator", *SHIPPED])

@@ -148,7 +148,13 @@ def a_run(work: Path, *, steps: int = 3, sites: list[Site] | None = None, text: 
         for step in range(1, steps + 1):
             line: dict[str, Any] = {"step": step, "loss": 1.0, "hint/scale": 2.0, "health/kl": 0.01 * step, f"health/{text}": 1.0}
             for name, loss in (("lm_ce", 7.0), ("hint", 0.5)):
-                line |= {f"{name}/status": "active", f"{name}/tokens": 10 * step, f"{name}/loss": loss / step, f"{name}/grad_norm": 0.1}
+                line |= {
+                    f"{name}/status": "active",
+                    f"{name}/tokens": 10 * step,
+                    f"{name}/loss": loss / step,
+                    f"{name}/grad_norm": 0.1,
+                    "clipped": step == 2,
+                }
             if step == 2:
                 line |= {"hint/status": "starved", "hint/tokens": 0, "hint/loss": None, "hint/grad_norm": 0.0}
             run.add_metrics(line)

@@ -261,6 +261,7 @@ def test_a_run_shows_its_steps_settings_and_command(tmp_path: Path) -> None:
     channels = page.text_of["channels"]
     assert "lm_ceactive 360" in channels and "Off" not in channels  # 10 + 20 + 30 tokens
     assert "health/kl" in channels
+    assert "The gradient was clipped in 1 of 3 steps. A clip is for outliers" in channels
     assert Config().train.steps == 20
 
 

@@ -88,6 +88,7 @@ MISSING = '<tool_call>\n{"name": "Read", "arguments": {"path": "z.py"}}\n</tool_
 def test_every_invalid_call_is_counted_whatever_became_of_it() -> None:
     rollout = parroted(QWEN, [MALFORMED, UNKNOWN, WRONG, RIGHT, MISSING, "depth is 3"], env=Shelf(max_turns=9))
     assert BEHAVIOURS["invalid_calls"](rollout.session) == -3.0  # a file that is not there is a mistake, but a valid call
+    assert BEHAVIOURS["unresolvable_calls"](rollout.session) == -2.0  # the one that cannot be read, and the file that is not there
     assert behaviour_reward(rollout.session, {"invalid_calls": 0.1, "one_tool_only": 1.0}) == pytest.approx(-0.3)
     assert behaviour_reward(parroted(QWEN, [RIGHT, "depth is 3"]).session, {"invalid_calls": 0.1}) == 0.0
 

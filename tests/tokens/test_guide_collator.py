@@ -10,6 +10,7 @@ import torch
 
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.core.guide import TraceExample, TraceTurn
+from composer_replication.data.curate.guide import DJNormalizer, DPOPair
 from composer_replication.tokens.example import PreferencePair
 from composer_replication.tokens.guide import CollatorConfig, ComposerDataCollator
 from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
@@ -49,7 +50,7 @@ def make(tokenizer: Any, **options: Any) -> ComposerDataCollator:
 def test_keys_masks_and_alignment(tokenizer: Any) -> None:
     batch = make(tokenizer)([SHORT, EXAMPLE])
     assert set(batch) == {
-        *("input_ids", "attention_mask", "response_mask", "rewards", "ctx_teacher_input_ids", "ctx_teacher_attention_mask"),
+        *("input_ids", "attention_mask", "response_mask", "rewards", "example_idx", "ctx_teacher_input_ids", "ctx_teacher_attention_mask"),
         *("sdpo_loss_mask", "sdpo_row", "student_response_idx", "teacher_response_idx"),
     }
     for name in ("attention_mask", "response_mask", "sdpo_loss_mask"):
@@ -115,15 +116,78 @@ def test_what_is_too_long_raises_and_is_not_cut(tokenizer: Any, options: dict[st
         make(tokenizer, enable_replay_dpo=True, **options)([EXAMPLE], [PAIR])
 
 
-def test_a_teacher_row_that_is_too_long_raises(tokenizer: Any) -> None:
+def test_a_teacher_row_that_is_too_long_is_left_out_and_told(tokenizer: Any) -> None:
     length = make(tokenizer)([EXAMPLE])["input_ids"].shape[1]
-    with pytest.raises(DataError, match="s1:1 has"):
-        make(tokenizer, max_seq_len=length, hint_generator=lambda kind, meta: "Read this. " * 100)([EXAMPLE])
+    wordy = make(tokenizer, max_seq_len=length, hint_generator=lambda kind, meta: "Read this. " * 100)
+    with pytest.warns(UserWarning, match=r"leaves out: hint/too_long \(1\)"):
+        batch = wordy([EXAMPLE])
+    assert len(batch["sdpo_row"]) == 0 and wordy.skipped == {"hint/too_long": 1}
+
+
+def test_a_long_conversation_becomes_windows_and_nothing_is_cut(tokenizer: Any) -> None:
+    """Every message of the model is trained once, whole, in some row; each row has the reward of its example."""
+    said = [f"I look at file number {n} and say what is in it." for n in range(12)]
+    turns = [turn for text in said for turn in ({"role": "user", "content": "And the next?"}, {"role": "assistant", "content": text})]
+    turns[9] = {**turns[9], "error_kind": "file_missing", "error_meta": {"tool": "none"}}
+    collator = make(tokenizer, max_seq_len=160)
+    batch = collator([SHORT, {"turns": turns, "final_reward": 2.0}])
+    rows = batch["input_ids"].shape[0]
+    assert (
+        rows > 3
+        and batch["input_ids"].shape[1] <= 160
+        and batch["ctx_teacher_input_ids"].shape == batch["ctx_teacher_attention_mask"].shape
+    )
+    assert batch["example_idx"].tolist() == [0] + [1] * (rows - 1) and batch["rewards"].tolist() == [0.0] + [2.0] * (rows - 1)
+    trained = "".join(tokenizer.decode(ids[mask.bool()]) for ids, mask in zip(batch["input_ids"], batch["response_mask"], strict=True))
+    assert [trained.count(f"{text}<|im_end|>") for text in said] == [int(n != 4) for n in range(12)]
+    assert collator.skipped == {} and len(batch["sdpo_row"]) == 1
+    row, at = int(batch["sdpo_row"][0]), batch["student_response_idx"][0]
+    assert tokenizer.decode(batch["input_ids"][row][at]) == f"{said[4]}<|im_end|>"
+
+
+def test_examples_are_dictionaries_too_and_rewards_have_any_name(tokenizer: Any) -> None:
+    plain = {"turns": [dict(turn) for turn in EXAMPLE.turns], "final_reward": 0.5}
+    ours, theirs = make(tokenizer)([EXAMPLE]), make(tokenizer)([plain])
+    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+    named = {"turns": plain["turns"], "score": 3}
+    assert make(tokenizer, rlvr_reward_key="score")([named])["rewards"].tolist() == [3.0]
+    with pytest.raises(DataError, match="no 'score', the rlvr_reward_key"):
+        make(tokenizer, rlvr_reward_key="score")([plain | {"final_reward": 0.5}])
+
+
+def test_without_settings_the_hint_is_the_one_that_a_turn_carries(tokenizer: Any) -> None:
+    turns = [TraceTurn.of({**turn, "error_meta": {"hint": "Read it first."} if turn.error_kind else {}}) for turn in EXAMPLE.turns]
+    batch = ComposerDataCollator(tokenizer, CollatorConfig())([TraceExample(turns=tuple(turns))])
+    assert "Read it first." in tokenizer.decode(batch["ctx_teacher_input_ids"][0]) and set(batch) == set(make(tokenizer)([EXAMPLE]))
+    same = ComposerDataCollator(tokenizer)([TraceExample(turns=tuple(turns))])
+    assert all(torch.equal(same[key], batch[key]) for key in batch)
+    with pytest.raises(ConfigError, match=r"marked 'unknown_tool', but there is no hint .*hint_generator"):
+        ComposerDataCollator(tokenizer, CollatorConfig())([EXAMPLE])
+
+
+def test_the_pairs_of_the_guide_become_rows_with_the_students_own_template(tokenizer: Any) -> None:
+    """What DJNormalizer keeps, as it is, as a dictionary, and the raw pair before it: the same rows; a call is written as a call."""
+    messages = [{"role": "user", "content": "Fix the test."}]
+    good = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{**GOOD, "function": {"name": "read_file", "arguments": '{"path": "a.py"}'}}],
+    }
+    raw = DPOPair(state_id="s1:1", state_messages=messages, chosen='read_file {"path":"a.py"}', rejected="Done.", chosen_message=good)
+    (kept,) = DJNormalizer().normalize([raw])
+    both = make(tokenizer, enable_sdpo=False, enable_replay_dpo=True)
+    first, *others = [both([SHORT], [pair]) for pair in (kept, dict(kept), raw)]
+    for other in others:
+        assert all(torch.equal(first[key], other[key]) for key in first)
+    chosen, rejected = (
+        tokenizer.decode(first[f"dpo_{side}_input_ids"][0][first[f"dpo_{side}_response_mask"][0].bool()]) for side in ("chosen", "rejected")
+    )
+    assert "<tool_call>" in chosen and "read_file" in chosen and chosen.endswith("<|im_end|>") and rejected == "Done.<|im_end|>"
+    with pytest.raises(DataError, match=r"this is no pair: it has prompt \(at pair 0\)"):
+        both([SHORT], [{"prompt": "x"}])
 
 
 def test_settings_that_would_give_a_silent_zero_are_refused(tokenizer: Any) -> None:
-    with pytest.raises(ConfigError, match="hint_generator"):
-        CollatorConfig()
     with pytest.raises(ConfigError, match="is a position"):
         CollatorConfig(hint_generator=hint, ignore_index=0)
     with pytest.raises(DataError, match="no pair was given"):

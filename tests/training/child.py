@@ -17,7 +17,7 @@ from tests.training.small_student import make_config, make_example, make_pair, m
 
 KILL_STEP = 5
 FOUR = {"policy": {"weight": 1.0}, "preference": {"weight": 1.0}}
-RESUME = {"steps": 8, "checkpoint_every": 2, "starved_steps": 4, "hint": {"teacher": "ema"}, **FOUR}
+RESUME = {"steps": 8, "checkpoint_every": 2, "starved_steps": 4, "max_grad_norm_ratio": 1.0, "hint": {"teacher": "ema"}, **FOUR}
 RANKS: dict[str, dict[str, Any]] = {
     # the first rank gets the hinted example and the pair, the second only lm_ce
     "empty_channel": {"steps": 3, "batch_examples": 2, "grad_every": 2, "preference": {"weight": 1.0}},

@@ -206,7 +206,7 @@ def test_reference_log_probs_may_come_with_the_batch(model: Any, start: Any) -> 
         for prefix, side in rows:
             logp = torch.log_softmax(logits_of(start, prefix + side), -1)
             sums.append(logp[torch.arange(len(prefix) - 1, len(prefix) + len(side) - 1), torch.tensor(side)].sum())
-    known = {"dpo_chosen_ref_logps": torch.stack(sums[::2]), "dpo_rejected_ref_logps": torch.stack(sums[1::2])}
+    known = {"dpo_chosen_ref_logprobs": torch.stack(sums[::2]), "dpo_rejected_ref_logprobs": torch.stack(sums[1::2])}
     with_model, with_numbers = compose_loss(model, batch(), reference=start), compose_loss(model, changed(batch(), **known))
     assert with_numbers.trace_replay_dpo.item() == pytest.approx(with_model.trace_replay_dpo.item(), rel=1e-10)
 

@@ -64,7 +64,7 @@ def test_two_alternating_batches_both_get_better_at_their_own_tokens() -> None:
     trainer = start_trainer(config, loud_student())
     batches = [[make_example(10 * k + i, length=24, hints=1, lm=False) for i in range(3)] for k in range(3)]
     before = [losses_of(trainer, batch)["hint"] for batch in batches]
-    for step in range(40):
+    for step in range(50):
         train_step(trainer, batches[step % 2], [], step=step)
     after = [losses_of(trainer, batch)["hint"] for batch in batches]
     for k in (0, 1):
@@ -77,7 +77,7 @@ def test_lm_ce_learns_its_own_tokens_and_leaves_the_targets_alone() -> None:
     trainer = start_trainer(config, make_student())
     batches = [[make_example(10 * k + i, length=24, hints=0) for i in range(3)] for k in range(3)]
     before = [losses_of(trainer, batch)["lm_ce"] for batch in batches]
-    for step in range(40):
+    for step in range(48):
         train_step(trainer, batches[step % 2], [], step=step)
     after = [losses_of(trainer, batch)["lm_ce"] for batch in batches]
     assert after[0] < 0.5 * before[0] and after[1] < 0.5 * before[1]

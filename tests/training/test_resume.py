@@ -45,6 +45,8 @@ def test_a_killed_run_resumes_bit_by_bit(tmp_path: Path, repository_root: Path) 
         resumed, other = resume_run(tmp_path / "killed", resume=True)
     finally:
         torch.set_num_threads(threads)
+    clipped = [line["clipped"] for line in whole.run.metrics()]
+    assert any(clipped[5:]) and not all(clipped)  # the mean that the clip compares with is part of the checkpoint
     assert [same(line) for line in killed.metrics()] == [same(line) for line in whole.run.metrics()]
     assert all(torch.equal(a, b) for a, b in zip(student.model.parameters(), other.model.parameters(), strict=True))
     assert killed.info()["state"] == "done" and killed.info()["attempts"] == 2 and resumed.steps == 8

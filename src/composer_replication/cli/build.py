@@ -8,13 +8,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from composer_replication.cli.build_text import lost_channel, show_build
 from composer_replication.cli.flags import Common
 from composer_replication.cli.gate import kept_kinds, say_gate
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.student import FOLDER, make_tokenizer
 from composer_replication.core.codec import read_anchors, read_hints, read_preferences, read_sessions, read_sites
+from composer_replication.core.files import save_folder
 from composer_replication.core.rundir import sha256_of
-from composer_replication.tokens.artefact import BuildReport, report, tally, write_dataset
+from composer_replication.tokens.artefact import report, tally, write_dataset
 from composer_replication.tokens.dataset import Item, build_examples
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.split import is_held_out, split_unit
@@ -36,13 +38,15 @@ def build(*, common: Common = Common()) -> int:
         done = report(counts)
     else:
         tokenizer.chat_template = renderer.template  # what the student is trained on is what it must be served with
-        tokenizer.save_pretrained(str(job.examples / FOLDER))
+        save_folder(job.examples / FOLDER, tokenizer.save_pretrained)
         done = write_dataset(job.examples, _items(job, renderer, kept), meta=_meta(job, renderer, inputs, split))
     value = {**asdict(done), "held_out": split, "renderer": renderer.describe(), "kept_kinds": None if kept is None else sorted(kept)}
-    _show(job, renderer, done, split)
+    show_build(job, renderer, done, split)
     say_gate(job, kept)
     if job.preferences in inputs:
         job.screen.line(f" pairs    raw, of {job.preferences.name}: not curated; {job.command('curate')}", style="yellow")
+    if (lost := lost_channel(job.config, done)) is not None:
+        raise lost
     trains = done.examples or done.pairs
     return job.finish(value, wrote=[job.examples], next_command=job.command("train" if trains else "show site"))
 
@@ -98,23 +102,3 @@ def _meta(job: Job, renderer: Renderer, inputs: list[Path], split: dict[str, Any
         "held_out": split,
         "inputs": [{"path": str(path), "sha256": sha256_of(path)} for path in inputs],
     }
-
-
-def _show(job: Job, renderer: Renderer, done: BuildReport, split: dict[str, Any]) -> None:
-    screen, about = job.screen, renderer.describe()
-    screen.line(f" student  {job.config.student.model}, template {about['family']}, {about['vocab_size']} tokens in its vocabulary")
-    by = split["by"]
-    told = f"{split['train_sessions']} sessions to train on, {split['held_out_sessions']} held out"
-    screen.line(f" split    by {by}: {told} ({split['train_units']} and {split['held_out_units']} units)")
-    screen.line(f" examples {done.examples}, {done.tokens} tokens, longest {done.longest} of {job.config.build.max_tokens}")
-    rows = [
-        ("lm_ce", done.trained_messages, done.trained_tokens, "messages that are no mistake"),
-        ("hint", done.views, done.target_tokens, "mistaken messages with a hint"),
-        ("preference", done.pairs, "", "pairs"),
-        ("anchors", done.anchors, done.anchored_tokens, "messages that the preference channel holds in place"),
-    ]
-    screen.table(rows, head=("channel", "units", "tokens", "what"))
-    if done.skipped:
-        screen.line("\n left out, by channel and reason (skipped.jsonl has each):")
-        screen.table(done.skipped.items(), head=("channel/reason", "count"))
-    screen.line(f" look     {job.command('show example e001')}")

@@ -25,7 +25,7 @@ def fork_producer(job: Job, data: Dataset, *, tokenizer: Any) -> Forked:
     job.need_file(job.sessions, verb="ingest")
     job.need_fresh(job.sites, verb="sites")
     check_built_from(job, data)
-    views = {view.site_id for example in data.examples for view in example.hints}
+    views = {site_id for example in data.examples for view in example.hints for site_id in view.site_ids}
     sites = {site.id: site for site in read_sites(job.sites) if site.id in views}
     return Forked(
         config=job.config,

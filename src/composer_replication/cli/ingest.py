@@ -19,6 +19,7 @@ from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.problems import DONE, FIXABLE, UsageError
 from composer_replication.core.codec import read_sessions, write_sessions
 from composer_replication.core.errors import DataError
+from composer_replication.core.files import make_work
 from composer_replication.core.lock import only_one
 from composer_replication.core.redact import Redactor
 from composer_replication.core.stamps import stale_artefacts
@@ -50,7 +51,7 @@ def ingest(
     recall
         Let later ingests take in again what was forgotten; may be repeated.
     """
-    job = open_job(common)
+    job = open_job(common, uses=("scanner",))
     if forget or recall:
         if paths or yes:
             raise UsageError("--forget and --recall read no logs", fix="leave the paths out; ingest afterwards")
@@ -58,6 +59,8 @@ def ingest(
     settings = job.config.ingest
     named = [str(p) for p in paths] or list(settings.logs)
     logs = _find(job, named, yes=yes)
+    if not job.dry_run:
+        make_work(job.work)
     redactor = job.redactor() if settings.redact else None
     reports: list[FileReport] = []
     counts: Counter[str] = Counter()

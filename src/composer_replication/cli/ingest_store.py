@@ -13,6 +13,7 @@ from pathlib import Path
 
 from composer_replication.cli.job import Job
 from composer_replication.cli.problems import UsageError
+from composer_replication.core.files import scratch_folder, settle
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.pseudonyms import store_key
 from composer_replication.core.redact import Redactor
@@ -29,11 +30,8 @@ RECORD = "ingest.json"
 @contextmanager
 def scratch_file(store: Path) -> Iterator[Path]:
     """Where the sessions of a call lie until they are in the store."""
-    path = store.with_name(f".{store.name}.fresh.{os.getpid()}.part")
-    try:
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
+    with scratch_folder(store) as folder:
+        yield folder / "fresh.jsonl"
 
 
 def merge(job: Job, fresh: Path, reports: Sequence[FileReport], *, redactor: Redactor | None) -> Plan:
@@ -89,17 +87,15 @@ def _without(report: dict[str, object], gone: Sequence[str]) -> dict[str, object
 
 def _replace(job: Job, write: Callable[..., int]) -> None:
     """Write the store anew beside the old one; the scanner of the user's own has the last word."""
-    scratch = job.sessions.with_name(f".{job.sessions.name}.{os.getpid()}.unscanned")
-    try:
-        with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream:
+    with scratch_folder(job.sessions) as folder:
+        unseen = folder / job.sessions.name
+        with unseen.open("wb") as stream:
             write(stream)
             stream.flush()
             os.fsync(stream.fileno())  # the old store may hold what no log does any more
         if scanner := job.config.ingest.scanner:
-            check_file(scratch, command=scanner)
-        os.replace(scratch, job.sessions)
-    finally:
-        scratch.unlink(missing_ok=True)
+            check_file(unseen, command=scanner)
+        settle(unseen, job.sessions)
 
 
 def _mark(job: Job) -> str:

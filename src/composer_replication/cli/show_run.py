@@ -29,6 +29,8 @@ def show_run(job: Job, wanted: str, *, full: bool = False) -> int:
     screen.line(" loss: first -> last. A loss that falls is no evidence of learning; that takes an evaluation with a placebo.", style="dim")
     for line in view["changed_settings"]:
         screen.line(f" set    {line}")
+    if view["clipped"]:
+        screen.line(f" clip   {view['clipped']}")
     for event in view["events"]:
         told = ", ".join(f"{k} {v}" for k, v in event.items() if k not in ("t", "kind"))
         screen.line(f" event  {event['kind']}  {told}")
@@ -54,7 +56,7 @@ def run_folder(job: Job, wanted: str) -> Path:
         raise DataError("no run yet", where=str(job.runs), fix=f"run first: {job.command('train')}")
     if not wanted or wanted == LATEST:
         latest = job.runs / LATEST
-        return latest if latest.is_dir() else job.runs / latest.read_text("utf-8").strip()
+        return latest if latest.is_dir() else job.runs / Path(latest.read_text("utf-8").strip()).name
     return job.runs / names[find(wanted, names, noun="run", where=job.runs)]
 
 

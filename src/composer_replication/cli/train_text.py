@@ -104,6 +104,8 @@ def step_text(line: Mapping[str, Any], *, left_s: float) -> str:
             loss = line[f"{name}/loss"]
             shown = "" if loss is None else f" loss={loss:.4f}"
             parts.append(f"{name}={status}{shown} tokens={line[f'{name}/tokens']} grad={line[f'{name}/grad_norm']:.3g}")
+    if line.get("clipped"):
+        parts.append("clipped")
     return " | ".join([*parts, f"eta={duration(left_s)}"])
 
 

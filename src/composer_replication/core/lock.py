@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from composer_replication.core.errors import DataError
+from composer_replication.core.files import make_work
 
 
 @contextmanager
@@ -22,7 +23,7 @@ def only_one(folder: Path, *, what: str) -> Iterator[None]:
     except ImportError:  # Windows: nothing to lock a folder with
         yield
         return
-    folder.mkdir(parents=True, exist_ok=True)
+    make_work(folder)
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:

@@ -7,6 +7,7 @@ Example: session s1, turn 7 calls read_flie (call c1); turn 8 is its error resul
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -73,6 +74,7 @@ class Hint:
 
     `knows` lists the hindsight it used, e.g. ("kind", "tools"); "kind" alone is what the error told, "later:..." names
     anything taken from after the message. `overlap` is the share of the hint's words that stand in the target message.
+    `refers_to` are the turns above the message that the hint or the mistaken call speaks of: a window without them is no context for it.
     """
 
     site_id: str
@@ -82,6 +84,12 @@ class Hint:
     knows: tuple[str, ...] = ()
     num_words: int = 0
     overlap: float = 0.0
+    refers_to: tuple[int, ...] = ()
+
+
+def joined_text(hints: Sequence[Hint]) -> str:
+    """The hints of one message as one text: one below the other in the order of its calls, each text once."""
+    return "\n".join(dict.fromkeys(hint.text for hint in hints))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,24 +1,26 @@
 """`ClaudeCodeIngester` and `claude_states_to_trace_examples`, as the earlier public framework's guide names them.
 
     sessions = ClaudeCodeIngester().ingest("~/.claude/projects")
-    examples = claude_states_to_trace_examples(sessions.to_states())
+    examples = claude_states_to_trace_examples(sessions)              # or sessions.to_states(), or dictionaries of the guide
 
 What differs: the marked message is the mistaken one, found by call id; `site="recovery"` gives the guide's choice, with a warning.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from composer_replication.core.config.data import IngestSettings, SitesSettings
+from composer_replication.core.config.data import HintsSettings, IngestSettings, SitesSettings
 from composer_replication.core.guide import TraceExample, TraceState, TraceTurn
 from composer_replication.core.redact import Redactor
 from composer_replication.core.site import TARGET_CATEGORIES
 from composer_replication.core.trace import CallRef, Segment, Session, SourceRef, Turn
-from composer_replication.data.chat import from_chat, to_chat, tool_to_chat
+from composer_replication.data.chat import from_chat, to_chat, tool_from_chat, tool_to_chat
+from composer_replication.data.hints.write import write_hints
 from composer_replication.data.ingestion.claude_code import ingest
 from composer_replication.data.ingestion.find import find_logs
 from composer_replication.data.sites.find import find_sites
@@ -49,8 +51,21 @@ class ClaudeCodeIngester:
         self.settings = settings or IngestSettings()
 
     def ingest(self, path: str | Path) -> IngestedSessions:
-        """The sessions of a file or folder, redacted; `.to_states()` gives the guide's states."""
+        """The sessions of a file or folder, redacted. Whatever takes states takes them as they are; `.to_states()` gives the states."""
         return IngestedSessions((str(path),), self.settings)
+
+
+def states_of(items: Iterable[TraceState | Mapping[str, Any] | Session]) -> Iterator[TraceState]:
+    """The guide's states, given as such, as dictionaries of their fields, or as sessions (what an ingester gives).
+
+    >>> [one.student_action["content"] for one in states_of([{"state_id": "s1:1", "messages": [], "student_action": "Done."}])]
+    ['Done.']
+    """
+    for number, item in enumerate(items):
+        if isinstance(item, Session):
+            yield from session_states(item)
+        else:
+            yield TraceState.of(item, where=f"state {number}")
 
 
 def session_states(session: Session) -> Iterator[TraceState]:
@@ -83,7 +98,7 @@ def _answers(turn: Turn, turns: Sequence[Turn], calls: Mapping[str, CallRef]) ->
 
 
 def claude_states_to_trace_examples(
-    states: Iterable[TraceState],
+    states: Iterable[TraceState | Mapping[str, Any] | Session],
     *,
     error_kind_fn: Callable[[str], str | None] | None = None,
     final_reward: float = 0.0,
@@ -94,9 +109,10 @@ def claude_states_to_trace_examples(
     States that continue one another are one conversation; a compaction or a rewind begins another, in which the messages before it are
     context. A message is `trained` in one example only, and never where it is a mistake or a human rejected or cut it off.
     `error_kind_fn` is given the text of an error and may rename its kind; None from it leaves the message unmarked, and still untrained. It
-    cannot turn a rejection or a failed check into a mistake. `site="recovery"` marks the turn after the error instead, and warns.
+    cannot turn a rejection or a failed check into a mistake. `site="recovery"` marks the turn after the error instead, and warns. A marked
+    turn's `error_meta["hint"]` is what `recompose hints` would write there, "" where that is nothing: a collator needs no generator then.
     """
-    for conversation in _conversations(states):
+    for conversation in _conversations(states_of(states)):
         yield _example(conversation, error_kind_fn, final_reward, site)
 
 
@@ -108,6 +124,7 @@ class _Conversation:
     messages: list[dict[str, Any]]
     actions: set[int]
     answers: tuple[dict[str, Any], ...] = ()  # to the last action
+    tools: tuple[dict[str, Any], ...] = ()
 
 
 def _conversations(states: Iterable[TraceState]) -> Iterator[_Conversation]:
@@ -117,7 +134,7 @@ def _conversations(states: Iterable[TraceState]) -> Iterator[_Conversation]:
         if current is None or state.messages[: len(current.messages)] != current.messages:
             if current is not None:
                 yield current
-            current = _Conversation(state.state_id, [], set())
+            current = _Conversation(state.state_id, [], set(), tools=state.tools)
         current.messages = [*state.messages, state.student_action]
         current.actions.add(len(state.messages))
         current.answers = state.answers
@@ -130,25 +147,38 @@ def _example(
 ) -> TraceExample:
     messages = [*conversation.messages, *conversation.answers]
     turns = tuple(from_chat(m) for m in messages)
-    session = Session(id=conversation.name, source=SourceRef(file=""), turns=turns, segments=(Segment(start=0, end=len(turns)),))
+    session = Session(
+        id=conversation.name,
+        source=SourceRef(file=""),
+        turns=turns,
+        segments=(Segment(start=0, end=len(turns)),),
+        tools=tuple(map(tool_from_chat, conversation.tools)),
+    )
     marked = [
         TraceTurn(
             role=m["role"],
-            content=m["content"],
-            tool_calls=tuple(m.get("tool_calls", ())),
+            content=m.get("content") or "",
+            tool_calls=tuple(m.get("tool_calls") or ()),
             tool_call_id=m.get("tool_call_id"),
+            is_error=m.get("is_error"),
             trained=i in conversation.actions and not any(following.is_interrupt for following in turns[i + 1 : i + 2]),
         )
         for i, m in enumerate(messages)
     ]
-    for found in find_sites(session, settings=SitesSettings(site=site)):
+    sites = list(find_sites(session, settings=SitesSettings(site=site)))
+    targets = [one for one in sites if one.category in TARGET_CATEGORIES and one.turn in conversation.actions]
+    hints = {hint.site_id: hint.text for hint in write_hints(session, targets, settings=HintsSettings()).hints}
+    texts: dict[int, list[str]] = defaultdict(list)
+    for found in targets:
+        if (text := hints.get(found.id)) and text not in texts[found.turn]:
+            texts[found.turn].append(text)
+    for found in sites:
         if found.bars_lm_ce:
             marked[found.turn] = replace(marked[found.turn], trained=False)
-        if found.category not in TARGET_CATEGORIES or found.turn not in conversation.actions:
-            continue
+    for found in targets:
         error = " ".join(r.text for i in found.evidence for r in session.turns[i].results)
         kind = rename(error) if rename else found.kind
-        if kind is not None:
-            meta = {"tool": found.tool, "call_id": found.call_id, "detail": found.detail}
+        if kind is not None and marked[found.turn].error_kind is None:  # of several failing calls the first says the kind
+            meta = {"tool": found.tool, "call_id": found.call_id, "detail": found.detail, "hint": "\n".join(texts[found.turn])}
             marked[found.turn] = replace(marked[found.turn], error_kind=kind, error_meta=meta)
-    return TraceExample(id=conversation.name, turns=tuple(marked), final_reward=final_reward)
+    return TraceExample(id=conversation.name, turns=tuple(marked), final_reward=final_reward, tools=conversation.tools)

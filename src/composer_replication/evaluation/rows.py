@@ -20,7 +20,7 @@ from typing import Any
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import DataError
 from composer_replication.evaluation.recurrence import mistakes_of
-from composer_replication.evaluation.stats import RESAMPLES, Interval, Resamples, wilson
+from composer_replication.evaluation.stats import RESAMPLES, Interval, Resamples, over_groups, wilson
 from composer_replication.evaluation.success import Played, is_success
 
 FAMILIES = ("A", "B", "C")
@@ -69,7 +69,9 @@ def paired(
 ) -> list[dict[str, Any]]:
     """a - b over the tasks that both played: success first and without "metric", then each measure under its name.
 
-    Tasks are resampled within their `block`, e.g. the seed of the training: all are one block unless it is given.
+    Tasks are resampled within their `block`, e.g. the seed of the training: all are one block unless it is given. With several blocks
+    each has its difference in "by_block", "tasks" and "blocks" are the two intervals (resampled tasks, Student's t over blocks), and
+    "low" and "high" are the wider bounds of both: what they exclude, both exclude.
 
     A family is compared on the tasks where its mistake was possible for both. For mistakes the ratio a / b stands beside the
     difference. Raises DataError where the two did not play the same tasks, each once.
@@ -91,14 +93,16 @@ def paired(
     all_draws = _draws(pairs, block, seed=stage_seed(seed, "paired"), samples=samples)
     for metric, value in values.items():
         left, right = [value(x) for x, _ in pairs], [value(y) for _, y in pairs]
-        entry = _difference(a_name, b_name, metric, left, right, all_draws)
-        found.append(entry | (_times(left, right, all_draws) if metric != SUCCESS else {}))
+        blocks = [block(x) for x, _ in pairs]
+        entry = _difference(a_name, b_name, metric, left, right, all_draws, blocks)
+        found.append(entry | (_times(left, right, all_draws, blocks) if metric != SUCCESS else {}))
     for family in FAMILIES:
         open_pairs = [(x, y) for x, y in pairs if x.measures[f"{family}_open"] and y.measures[f"{family}_open"]]
         if len(open_pairs) > 1:
             draws = _draws(open_pairs, block, seed=stage_seed(seed, f"paired:{family}"), samples=samples)
             made = f"{family}_made"
-            found.append(_difference(a_name, b_name, made, *_columns(open_pairs, made), draws))
+            blocks = [block(x) for x, _ in open_pairs]
+            found.append(_difference(a_name, b_name, made, *_columns(open_pairs, made), draws, blocks))
     return [entry for entry in found if entry["low"] is not None]
 
 
@@ -125,19 +129,46 @@ def _columns(pairs: Sequence[tuple[Played, Played]], measure: str) -> tuple[list
     return [x.measures[measure] for x, _ in pairs], [y.measures[measure] for _, y in pairs]
 
 
-def _difference(a: str, b: str, metric: str, left: Sequence[float], right: Sequence[float], draws: Resamples) -> dict[str, Any]:
+def _difference(
+    a: str, b: str, metric: str, left: Sequence[float], right: Sequence[float], draws: Resamples, blocks: Sequence[str]
+) -> dict[str, Any]:
     apart = [x - y for x, y in zip(left, right, strict=True)]
     interval, named = draws.mean(apart), {} if metric == SUCCESS else {"metric": metric}
     low, high = interval.low, interval.high
+    more: dict[str, Any] = {}
     if low is not None and high is not None:
         most = math.inf if metric in (TARGETED, OTHER) else 1.0
         unseen = _RULE_OF_THREE / len(apart) if len(set(apart)) == 1 else 0.0  # no other difference was seen: it may still exist
         low, high = max(-most, low - unseen), min(most, high + unseen)
-    return {"a": a, "b": b, **named, "difference": interval.mean, "low": low, "high": high, "n": interval.n}
+        means = {name: sum(part) / len(part) for name, part in _by_block(apart, blocks).items()}
+        more = _both(low, high, means, bounds=(-most, most))
+    return {"a": a, "b": b, **named, "difference": interval.mean, "low": low, "high": high, "n": interval.n, **more}
 
 
-def _times(left: Sequence[float], right: Sequence[float], draws: Resamples) -> dict[str, float | None]:
-    """left / right with its interval; nothing where right holds none, or so few that a sample of tasks may hold none."""
+def _by_block(values: Sequence[float], blocks: Sequence[str]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for value, name in zip(values, blocks, strict=True):
+        found.setdefault(name, []).append(value)
+    return found
+
+
+def _both(low: float, high: float, means: Mapping[str, float], *, bounds: tuple[float, float]) -> dict[str, Any]:
+    """The interval over tasks, that over blocks, and the wider bounds of the two; nothing where there is one block.
+
+    The second is Student's t around the mean of the blocks, kept within `bounds`.
+    """
+    over = over_groups(list(means.values()))
+    if over.low is None or over.high is None:
+        return {}
+    least, most = max(bounds[0], over.low), min(bounds[1], over.high)
+    return {"low": min(low, least), "high": max(high, most), "by_block": dict(means), "tasks": [low, high], "blocks": [least, most]}
+
+
+def _times(left: Sequence[float], right: Sequence[float], draws: Resamples, blocks: Sequence[str]) -> dict[str, float | None]:
+    """left / right with its interval; nothing where right holds none, or so few that a sample of tasks may hold none.
+
+    With several blocks its bounds are the wider of both, as those of a difference.
+    """
     if not sum(right):
         return {}
     ratio = draws.ratio(left, right)
@@ -145,6 +176,10 @@ def _times(left: Sequence[float], right: Sequence[float], draws: Resamples) -> d
     if high is not None and not sum(left):  # none was seen, which does not say that there are none
         high = _RULE_OF_THREE / sum(right)
     low = None if ratio.low is None else max(0.0, ratio.low)
+    ours, theirs = _by_block(left, blocks), _by_block(right, blocks)
+    if low is not None and high is not None and all(map(sum, theirs.values())):
+        both = _both(low, high, {name: sum(ours[name]) / sum(theirs[name]) for name in theirs}, bounds=(0.0, math.inf))
+        low, high = both.get("low", low), both.get("high", high)
     return {"ratio": ratio.mean, "ratio_low": low, "ratio_high": high}
 
 

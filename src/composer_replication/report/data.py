@@ -18,7 +18,10 @@ from composer_replication.core.rundir import RunDir, diff_settings, open_run
 
 CHANNELS = ("policy", "lm_ce", "hint", "preference")
 CHANNEL_KEYS = ("status", "tokens", "loss", "grad_norm", "grad_norm_parameters", "scale")
-BOOKKEEPING = ("t", "step", "attempt", "lr", "step_s", "loss", "grad_norm")  # the sum of scaled losses means nothing by itself
+BOOKKEEPING = ("t", "step", "attempt", "lr", "step_s", "loss", "grad_norm", "clipped")  # the sum of scaled losses means nothing by itself
+
+MOST_CLIPPED = 0.2
+"""Above this share of clipped steps the clip is no longer about outliers, and the page says so."""
 
 
 def run_view(path: Path) -> dict[str, Any]:
@@ -39,6 +42,7 @@ def run_view(path: Path) -> dict[str, Any]:
         "steps_planned": settings.get("train", {}).get("steps"),
         "channels": channels(metrics),
         "measures": measures(metrics),
+        "clipped": clipped(metrics),
         "events": run.events(),
         "checkpoints": [{"step": step, "path": str(folder)} for step, folder in run.checkpoints()],
         "inputs": inputs(run),
@@ -72,6 +76,20 @@ def channels(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
             "grad_norm": series(rows, f"{name}/grad_norm"),
         }
     return found
+
+
+def clipped(metrics: Sequence[Mapping[str, Any]]) -> str:
+    """In how many steps the gradient was shortened, in words; "" where the run does not say so.
+
+    >>> clipped([{"clipped": False}, {"clipped": True}, {"clipped": False}])
+    'The gradient was clipped in 1 of 3 steps. A clip is for outliers: where it is usual, weights of channels and fading hints do nothing.'
+    >>> clipped([{"clipped": False}]), clipped([{"loss": 1.0}])
+    ('The gradient was clipped in 0 of 1 steps.', '')
+    """
+    told = [bool(line["clipped"]) for line in metrics if "clipped" in line]
+    often = sum(told) > len(told) * MOST_CLIPPED
+    why = " A clip is for outliers: where it is usual, weights of channels and fading hints do nothing." if often else ""
+    return f"The gradient was clipped in {sum(told)} of {len(told)} steps.{why}" if told else ""
 
 
 def measures(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

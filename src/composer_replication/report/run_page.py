@@ -222,6 +222,7 @@ def _channels(view: Mapping[str, Any]) -> Html:
     return join(
         table(lines, head=head, numbers=range(2, 7)),
         el("p", f"Off (weight 0): {', '.join(off)}.", cls="quiet") if off else None,
+        el("p", view["clipped"]) if view.get("clipped") else None,
         el("p", "Ticks below a line mark steps in which the channel was starved or dead (red) or exhausted (grey).", cls="quiet"),
         el("div", cards, cls="grid"),
         _lost(view.get("lost", ())),

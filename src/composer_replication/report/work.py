@@ -18,7 +18,7 @@ from composer_replication.core.stamps import stale_artefacts
 from composer_replication.core.trace import Session
 from composer_replication.report.funnel import TRAINED, file_chain, message_chain, preference_chain, read_object, read_skipped, site_chain
 from composer_replication.report.views import site_view
-from composer_replication.report.words import CATEGORIES, REASONS
+from composer_replication.report.words import CATEGORIES, KINDS_APART, REASONS
 
 UNKNOWN = "unknown"
 SHOWN_SITES, SHOWN_APART = 24, 6
@@ -80,6 +80,7 @@ def work_view(work: Path, *, first: Sequence[str] = (), num_sites: int = SHOWN_S
             site = sites[number]
             shown[number] = site_view(session, site, hints.get(site.id), number=number + 1, before=BEFORE, after=AFTER)
     counts: Mapping[str, Any] = (meta or {}).get("counts", {})
+    views = counts.get("hinted_sites") or counts.get("views")  # several failing calls of one message are one view
     messages = message_chain(
         messages=logs.messages, held_out=logs.held_out_messages, trained=counts.get("trained_messages", 0), skipped=skipped
     )
@@ -100,7 +101,7 @@ def work_view(work: Path, *, first: Sequence[str] = (), num_sites: int = SHOWN_S
         **_tables(sites, hints, logs),
         "chains": {
             "files": file_chain(ingest, sessions=logs.sessions),
-            "sites": site_chain(sites, hints, skipped=skipped, held_out=held_out, views=counts.get("views") if meta else None),
+            "sites": site_chain(sites, hints, skipped=skipped, held_out=held_out, views=views if meta else None),
             "messages": messages if meta else [],
             "preference": preference,
         },
@@ -153,7 +154,7 @@ def _tables(sites: Sequence[Site], hints: Mapping[str, Hint], logs: _Logs) -> di
             {**row, "sessions": logs.by_repository[row["name"]]} for row in _rates(wrong, "repository", logs.calls_by_repository)
         ],
         "authors": _rates(wrong, "author", logs.by_author),
-        "apart": [{"category": c, "kind": k, "count": n, "why": CATEGORIES[c]} for (c, k), n in _sorted(apart)],
+        "apart": [{"category": c, "kind": k, "count": n, "why": KINDS_APART.get(k, CATEGORIES[c])} for (c, k), n in _sorted(apart)],
     }
 
 

@@ -20,12 +20,19 @@ from composer_replication.data.sites.detectors import tool_error
 
 INVALID = frozenset({"malformed_call", "unknown_tool", "bad_arguments"})
 """Kinds of mistakes (data/sites) that make a call invalid: it is no call, of no tool, or with wrong arguments."""
+UNRESOLVABLE = frozenset({"malformed_call", "file_missing", "edit_no_match", "edit_multi_match"})
+"""Kinds of mistakes of a call that could not be read or names what is not there; training/health.py stops a policy with too many."""
 _MIN_CALLS = 5  # fewer calls of one tool are no habit
 
 
 def invalid_calls(session: Session) -> float:
     """Minus the number of invalid calls."""
     return -float(sum(site.kind in INVALID for site in tool_error(session)))
+
+
+def unresolvable_calls(session: Session) -> float:
+    """Minus the number of calls that could not be read or name a file or text that is not there: guessed paths, texts from memory."""
+    return -float(sum(site.kind in UNRESOLVABLE for site in tool_error(session)))
 
 
 def unfinished_todos(session: Session) -> float:
@@ -57,6 +64,7 @@ def one_tool_only(session: Session) -> float:
 BEHAVIOURS: Mapping[str, Callable[[Session], float]] = MappingProxyType(
     {
         "invalid_calls": invalid_calls,
+        "unresolvable_calls": unresolvable_calls,
         "unfinished_todos": unfinished_todos,
         "repeated_calls": repeated_calls,
         "one_tool_only": one_tool_only,

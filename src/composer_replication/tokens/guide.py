@@ -1,45 +1,69 @@
-"""`ComposerDataCollator` and `CollatorConfig`, as the earlier public framework's guide names them: a thin front of `collate`.
+"""`ComposerDataCollator` and `CollatorConfig`, as the earlier public framework's guide names them: a thin front of build and `collate`.
 
-    config = CollatorConfig(pad_token_id=tokenizer.pad_token_id, hint_generator=lambda kind, meta: "Read the file first.")
-    batch = ComposerDataCollator(tokenizer, config)(trace_examples)
+    collator = ComposerDataCollator(tokenizer, CollatorConfig(enable_replay_dpo=True))
+    batch = collator(trace_examples, normalized_pairs)        # records or dictionaries
+    collator.skipped                                          # what does not fit or cannot be rendered; a warning tells it too
 
 What differs from the guide: everything is rendered with the student's own chat template; masks are 0/1 and attention comes from lengths;
 the teacher row is the student's with the hint inserted above the *marked* message, which is the mistake; `student_response_idx` and
-`teacher_response_idx` say where its tokens stand on either side; what is too long raises and is never cut.
+`teacher_response_idx` say where its tokens stand on either side; a conversation that is longer than a row becomes several windows of whole
+messages, as `recompose build` cuts them, and no message is ever cut.
 
 Shapes: B student rows, T length, H teacher rows (one per hint), P pairs, N tokens of the longest target.
 """
 
 from __future__ import annotations
 
-import json
+import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from composer_replication.core.config.train import BuildSettings
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.core.guide import TraceExample, TraceTurn
-from composer_replication.core.trace import Text, ToolCall, ToolResult, Turn
+from composer_replication.core.site import Hint, Preference, Site
+from composer_replication.core.trace import Segment, Session, SourceRef, ToolSpec, Turn
 from composer_replication.tokens.batch import Batch, Rows, Targets, collate
+from composer_replication.tokens.dataset import Skipped, build_examples
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.tokens.renderer import Renderer
 
 HintGenerator = Callable[[str, Mapping[str, Any]], str | None]
+_MEANT = frozenset((("hint", "no_hint"), ("hint", "category"), ("lm_ce", "site"), ("lm_ce", "author")))
+"""Skips that say what was asked for: a mistake without a hint, a message that is not trained."""
+_NOBODY = "\0nobody"
+
+
+class TokenizerLike(Protocol):
+    """What the collator asks of a tokenizer: one of transformers (a PreTrainedTokenizerFast) has it all."""
+
+    chat_template: Any
+    pad_token_id: int | None
+    eos_token_id: int | None
+
+    def __len__(self) -> int: ...
+    def __call__(self, text: str, **how: Any) -> Any: ...
+    def decode(self, ids: Any, **how: Any) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollatorConfig:
-    """The guide's fields; `ignore_index` fills the index tensors behind the end of a target, where a gather must not go.
+    """The guide's fields, each with a default.
 
-    Example: CollatorConfig(max_seq_len=4096, pad_token_id=0, hint_generator=my_hints, enable_replay_dpo=True)
+    Without a `hint_generator` a marked turn's hint is `error_meta["hint"]`, which `claude_states_to_trace_examples` writes. `pad_token_id`
+    None is the tokenizer's. `ignore_index` fills the index tensors behind the end of a target, where a gather must not go.
+
+    Example: CollatorConfig(max_seq_len=4096, hint_generator=my_hints, enable_replay_dpo=True)
     """
 
     max_seq_len: int = 4096
     max_dpo_seq_len: int = 2048
-    pad_token_id: int = 0
+    pad_token_id: int | None = None
     ignore_index: int = -100
     enable_sdpo: bool = True
     hint_generator: HintGenerator | None = None
@@ -47,8 +71,6 @@ class CollatorConfig:
     rlvr_reward_key: str = "final_reward"
 
     def __post_init__(self) -> None:
-        if self.enable_sdpo and self.hint_generator is None:
-            raise ConfigError("enable_sdpo needs a hint_generator", fix="give hint_generator(kind, meta) -> text or None, or switch it off")
         if self.ignore_index >= 0:
             raise ConfigError(f"ignore_index {self.ignore_index} is a position", fix="use a negative number")
 
@@ -56,51 +78,120 @@ class CollatorConfig:
 class ComposerDataCollator:
     """Turns the guide's examples into one batch of tensors, e.g. ComposerDataCollator(tokenizer, config)(examples, pairs).
 
-    Keys: input_ids attention_mask response_mask rewards; with enable_sdpo ctx_teacher_input_ids ctx_teacher_attention_mask
+    Keys: input_ids attention_mask response_mask rewards example_idx; with enable_sdpo ctx_teacher_input_ids ctx_teacher_attention_mask
     sdpo_loss_mask sdpo_row student_response_idx teacher_response_idx; with enable_replay_dpo dpo_{chosen,rejected}_{input_ids,
-    attention_mask,response_mask}. `sdpo_row` is the student row of each teacher row. A marked message is in no response_mask.
+    attention_mask,response_mask}. `example_idx` is the example of each row (a long one has several), `sdpo_row` the student row of each
+    teacher row. A marked message is in no response_mask. `skipped` counts what the last batch lacks, by name.
     """
 
-    def __init__(self, tokenizer: Any, config: CollatorConfig, *, family: str = "auto") -> None:
-        self.config = config
+    def __init__(self, tokenizer: Any, config: CollatorConfig | None = None, *, family: str = "auto") -> None:
+        self.config = config or CollatorConfig()
         self.renderer = Renderer.for_tokenizer(tokenizer, family=family)
+        self.skipped: Counter[str] = Counter()
 
-    def __call__(self, examples: Sequence[TraceExample], pairs: Sequence[PreferencePair] = ()) -> dict[str, Tensor]:
-        """One batch; raises DataError for a row that is too long, or where enable_replay_dpo is on and no pair is given."""
+    def __call__(
+        self, examples: Sequence[TraceExample | Mapping[str, Any]], pairs: Sequence[PreferencePair | Mapping[str, Any]] = ()
+    ) -> dict[str, Tensor]:
+        """One batch; raises DataError where nothing of the examples, or of the pairs, fits, and where pairs are on and none was given."""
         config = self.config
         if config.enable_replay_dpo and not pairs:
             raise DataError("enable_replay_dpo is on, but no pair was given", fix="give pairs, or switch it off")
-        built = [self.training_example(example) for example in examples]
-        batch = collate(built, pairs if config.enable_replay_dpo else (), pad_id=config.pad_token_id)
-        _check_length(batch.student, config.max_seq_len, [e.id for e in built], "max_seq_len")
-        if config.enable_sdpo:
-            _check_length(batch.teacher, config.max_seq_len, [v.site_id for e in built for v in e.hints], "max_seq_len")
-        if config.enable_replay_dpo:
-            _check_length(batch.pair, config.max_dpo_seq_len, [p.id for p in pairs] * 2, "max_dpo_seq_len")
-        rewards = torch.tensor([float(getattr(e, config.rlvr_reward_key)) for e in examples])
+        self.skipped = Counter()
+        built = [(number, row) for number, example in enumerate(examples) for row in self.training_examples(example, number=number)]
+        if not built:
+            raise self._nothing("examples", "max_seq_len", config.max_seq_len)
+        made = [self._pair(pair, number) for number, pair in enumerate(pairs)] if config.enable_replay_dpo else []
+        sides = [pair for pair in made if pair is not None]
+        if made and not sides:
+            raise self._nothing("pairs", "max_dpo_seq_len", config.max_dpo_seq_len)
+        if self.skipped:
+            told = ", ".join(f"{name} ({num})" for name, num in self.skipped.most_common())
+            warnings.warn(f"ComposerDataCollator leaves out: {told}", UserWarning, stacklevel=2)
+        batch = collate([row for _, row in built], sides, pad_id=self._pad_id())
         kept = guide_keys(batch, ignore_index=config.ignore_index, hints=config.enable_sdpo, pairs=config.enable_replay_dpo)
-        return {"rewards": rewards, **kept}
+        rewards = [self._reward(examples[number], number) for number, _ in built]
+        return {"rewards": torch.tensor(rewards), "example_idx": torch.tensor([number for number, _ in built]), **kept}
 
-    def training_example(self, example: TraceExample) -> TrainingExample:
-        """The guide's example in the project's own form, rendered with the student's template."""
-        turns = [_turn(t) for t in example.turns]
-        rendered = self.renderer.render(turns)
-        marked = [i for i, t in enumerate(example.turns) if t.error_kind is not None]
-        views = []
-        for i in marked if self.config.enable_sdpo else ():
-            hint = (
-                self.config.hint_generator(example.turns[i].error_kind or "", example.turns[i].error_meta)
-                if self.config.hint_generator
-                else None
-            )
-            if hint is not None:
-                kind, site_id = example.turns[i].error_kind or "", f"{example.id}:{i}"
-                views.append(self.renderer.hint_view(turns, target=i, hint=hint, site_id=site_id, kind=kind, within=rendered))
-        fine = {i for i, t in enumerate(example.turns) if t.trained and t.error_kind is None}
-        trained = tuple(s.body for s in rendered.spans if s.role == "assistant" and s.turn in fine and s.body[0] < s.body[1])
-        return TrainingExample(
-            id=example.id, session_id=example.id, ids=rendered.ids, trained=trained, hints=tuple(views), turns=rendered.spans
-        )
+    def training_examples(self, example: TraceExample | Mapping[str, Any], *, number: int = 0) -> list[TrainingExample]:
+        """The windows of the guide's example in the project's own form, rendered with the student's template."""
+        known = {key: value for key, value in example.items() if key != self.config.rlvr_reward_key} if type(example) is dict else example
+        whole = TraceExample.of(known, where=f"example {number}")
+        name = whole.id or f"example {number}"
+        session = _session(name, [turn.turn() for turn in whole.turns], whole.tools)
+        sites, hints = self._marks(whole, name)
+        settings = BuildSettings(max_tokens=self.config.max_seq_len)
+        return [item for item in self._built(session, settings, sites=sites, hints=hints) if isinstance(item, TrainingExample)]
+
+    def _marks(self, example: TraceExample, name: str) -> tuple[list[Site], list[Hint]]:
+        """A site for every message that cross-entropy must leave alone; a hint for those that are mistakes."""
+        sites, hints = [], []
+        for number, turn in enumerate(example.turns):
+            if turn.role != "assistant" or (turn.trained and turn.error_kind is None):
+                continue
+            category = "rejected" if turn.error_kind is None else "mistake"
+            site = Site(session_id=name, turn=number, kind=turn.error_kind or "", detector="guide", evidence=(), category=category)
+            sites.append(site)
+            if turn.error_kind is not None and self.config.enable_sdpo and (text := self._hint(turn, site.id)):
+                hints.append(Hint(site_id=site.id, text=text, writer="guide", kind=turn.error_kind))
+        return sites, hints
+
+    def _hint(self, turn: TraceTurn, where: str) -> str | None:
+        if self.config.hint_generator is not None:
+            return self.config.hint_generator(turn.error_kind or "", turn.error_meta)
+        if "hint" not in turn.error_meta:
+            fix = "give hint_generator(kind, meta) -> text or None, put the text into error_meta['hint'], or set enable_sdpo=False"
+            raise ConfigError(f"a turn is marked {turn.error_kind!r}, but there is no hint for it", where=where, fix=fix)
+        return turn.error_meta["hint"]
+
+    def _pair(self, pair: PreferencePair | Mapping[str, Any], number: int) -> PreferencePair | None:
+        """A pair as tokens: one that is, or one of `extract_dpo_pairs` or `DJNormalizer`, or a dictionary of its fields."""
+        if isinstance(pair, PreferencePair):
+            length = len(pair.prefix_ids) + max(len(pair.chosen_ids), len(pair.rejected_ids))
+            if length <= self.config.max_dpo_seq_len:
+                return pair
+            self.skipped["preference/too_long"] += 1
+            return None
+        name = f"pair {number}"
+        context, chosen, rejected = _sides(pair, where=name)
+        session = _session(name, [*context, rejected], pair.get("tools") or ())
+        settings = BuildSettings(max_tokens=self.config.max_dpo_seq_len, authors=(_NOBODY,))
+        preference = Preference(session_id=name, turn=len(context), chosen=chosen, rejected=rejected)
+        return next((item for item in self._built(session, settings, pairs=[preference]) if isinstance(item, PreferencePair)), None)
+
+    def _built(
+        self,
+        session: Session,
+        settings: BuildSettings,
+        *,
+        sites: Sequence[Site] = (),
+        hints: Sequence[Hint] = (),
+        pairs: Sequence[Preference] = (),
+    ) -> list[TrainingExample | PreferencePair]:
+        """What build makes of a conversation; what it leaves out is counted."""
+        found = []
+        for item in build_examples([session], sites=sites, hints=hints, preferences=pairs, renderer=self.renderer, settings=settings):
+            if not isinstance(item, Skipped):
+                found.append(item)
+            elif (item.channel, item.reason) not in _MEANT:
+                self.skipped[f"{item.channel}/{item.reason}"] += item.count
+        return found
+
+    def _nothing(self, what: str, knob: str, limit: int) -> DataError:
+        reasons = ", ".join(f"{name} ({num})" for name, num in self.skipped.most_common()) or "no message of a model to train on"
+        fix = f"raise {knob} if they are too long: no message is cut"
+        return DataError(f"nothing is left of the {what}: {reasons}; {knob} is {limit}", where="ComposerDataCollator", fix=fix)
+
+    def _reward(self, example: Mapping[str, Any], number: int) -> float:
+        key = self.config.rlvr_reward_key
+        if key not in example and key != "final_reward":
+            raise DataError(f"there is no {key!r}, the rlvr_reward_key", where=f"example {number}", fix="give every example its reward")
+        return float(example.get(key, 0.0))
+
+    def _pad_id(self) -> int:
+        """The configured id, or the tokenizer's; whatever it is, no mask is made from it."""
+        own = self.renderer.tokenizer
+        ids = (self.config.pad_token_id, getattr(own, "pad_token_id", None), getattr(own, "eos_token_id", None))
+        return next((one for one in ids if one is not None), 0)
 
 
 def guide_keys(batch: Batch, *, ignore_index: int = -100, hints: bool = True, pairs: bool = True) -> dict[str, Tensor]:
@@ -132,29 +223,29 @@ def guide_keys(batch: Batch, *, ignore_index: int = -100, hints: bool = True, pa
     return result
 
 
-def _turn(turn: TraceTurn) -> Turn:
-    """A chat message as a Turn; raises DataError for a call whose arguments are not JSON."""
-    if turn.role == "tool":
-        return Turn(role="tool", author=None, blocks=(ToolResult(turn.tool_call_id or "", turn.content),))
-    if turn.role not in ("system", "user", "assistant"):
-        raise DataError(f"unknown role {turn.role!r}", fix="use system, user, assistant or tool")
-    text = (Text(turn.content),) if turn.content else ()
-    return Turn(role=turn.role, author=None, blocks=text + tuple(_call(c) for c in turn.tool_calls))
+def _session(name: str, turns: Sequence[Turn], tools: Sequence[Mapping[str, Any]]) -> Session:
+    whole = (Segment(start=0, end=len(turns)),)
+    return Session(id=name, source=SourceRef(file=""), turns=tuple(turns), segments=whole, tools=tuple(map(_tool, tools)))
 
 
-def _call(call: Mapping[str, Any]) -> ToolCall:
-    arguments = call["function"]["arguments"]
-    try:
-        parsed = json.loads(arguments) if isinstance(arguments, str) else arguments
-    except json.JSONDecodeError as error:
-        raise DataError(f"the arguments of call {call.get('id')!r} are not JSON: {error}") from error
-    return ToolCall(call["id"], call["function"]["name"], parsed)
+def _tool(value: Mapping[str, Any]) -> ToolSpec:
+    """A tool in the shape of a request."""
+    function = value["function"]
+    return ToolSpec(name=function["name"], description=function.get("description", ""), parameters=function.get("parameters", {}))
 
 
-def _check_length(rows: Rows, limit: int, names: Sequence[str], knob: str) -> None:
-    for name, length in zip(names, rows.lengths_B.tolist(), strict=True):
-        if length > limit:
-            raise DataError(f"{name} has {length} tokens, {knob} is {limit}", fix=f"raise {knob} or window the session; nothing is cut")
+def _sides(pair: Mapping[str, Any], *, where: str) -> tuple[list[Turn], Turn, Turn]:
+    """Context, chosen and rejected message of the guide's pair; chat messages before flat text, which has lost what a call was."""
+    context = pair.get("prompt_messages") or pair.get("state_messages")
+    if not context or "chosen" not in pair or "rejected" not in pair:
+        fix = "give a pair of extract_dpo_pairs or DJNormalizer, or its fields: state_messages, chosen, rejected"
+        raise DataError(f"this is no pair: it has {', '.join(map(str, pair)) or 'nothing'}", where=where, fix=fix)
+
+    def side(name: str) -> Turn:
+        message = (pair.get(f"{name}_messages") or [pair.get(f"{name}_message")])[0] or {"role": "assistant", "content": pair[name]}
+        return TraceTurn.of(message, where=f"{where}, {name}").turn()
+
+    return [TraceTurn.of(m, where=f"{where}, message {n}").turn() for n, m in enumerate(context)], side("chosen"), side("rejected")
 
 
 def _mask(rows: Rows, targets: Targets) -> Tensor:

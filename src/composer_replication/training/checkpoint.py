@@ -3,7 +3,7 @@
     step_000040/model.safetensors (or adapter_model.safetensors), config.json, tokenizer...   readable by from_pretrained
     step_000040/optimiser.safetensors     "<parameter>/exp_avg", "<parameter>/exp_avg_sq", "<parameter>/step"
     step_000040/references.safetensors    "<channel>/<weight>" of a reference that moves (hint.teacher = ema)
-    step_000040/trainer.json              step, settings, hashes of data and start weights, channel means, health, good or not
+    step_000040/trainer.json              step, settings, hashes of data and start weights, means of channels and clip, health, good or not
     rejected_step_000050/                 later than the one that a health rule went back to
 
 Random numbers and the sampler are functions of (seed, step, rank), so neither has state to save.
@@ -24,12 +24,13 @@ from torch import Tensor
 
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError, DataError
+from composer_replication.core.files import make_folder, make_private
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir, diff_settings
 from composer_replication.models.export import load_weights, save_student
 from composer_replication.models.load import Student
 
-SCHEMA = 2
+SCHEMA = 3
 OPTIMISER, REFERENCES, TRAINER = "optimiser.safetensors", "references.safetensors", "trainer.json"
 REJECTED = "rejected_"
 
@@ -51,6 +52,7 @@ def save_checkpoint(
     folder = run.checkpoint(step)
     scratch = folder.with_name(f".{folder.name}.part")
     sweep(run, keep=keep)
+    make_folder(scratch)
     save_student(student, scratch)
     names = {parameter: name for name, parameter in student.model.named_parameters()}
     tensors = {
@@ -62,6 +64,7 @@ def save_checkpoint(
     if extra:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in extra.items()}, str(scratch / REFERENCES))
     write_json(scratch / TRAINER, {"schema": SCHEMA, "step": step, **state})
+    make_private(scratch)  # libraries wrote into it
     if folder.exists():  # a step that ran again after a resume
         _remove(folder)
     os.replace(scratch, folder)

@@ -31,6 +31,7 @@ from composer_replication.models.forward import final_hidden, head_of, scoring
 from composer_replication.tokens.batch import Batch
 from composer_replication.tokens.guide import guide_keys
 
+_REFERENCE = ("ref_logprobs", "ref_logps")  # the guide's name, and a shorter one
 Ids = tuple[Tensor, Tensor, Tensor]  # rows of ids (B, T), and row and position of each of N loss tokens
 
 
@@ -67,7 +68,7 @@ def compose_loss(
 
     The hint term is the raw JSD between the model and itself below the hint (without gradient), on the mistaken message's tokens;
     "taid" and "entropy_opd" put TAID's or the guide's gated loss in its place. `reference` is the model DPO compares with; without it
-    a model with adapters is compared with itself without them, and else the batch must hold dpo_{chosen,rejected}_ref_logps (P,).
+    a model with adapters is compared with itself without them, and else the batch must hold dpo_{chosen,rejected}_ref_logprobs (P,).
     Raises DataError for a weighted term without inputs, AlignmentError where both sides of a hint do not hold the same ids,
     ConfigError for options that cannot be used.
     """
@@ -204,8 +205,9 @@ def _sides(model: Any, side: Ids, *, mean: bool) -> Tensor:
 def _reference_logps(model: Any, held: Mapping[str, Tensor], sides: tuple[Ids, Ids], reference: Any) -> tuple[Tensor, Tensor]:
     """Log-probs of both sides under the reference, without gradient."""
     term = "trace_replay_dpo"
-    if reference is None and "dpo_chosen_ref_logps" in held:
-        chosen_P, rejected_P = _need(held, "dpo_chosen_ref_logps", term), _need(held, "dpo_rejected_ref_logps", term)
+    name = next((name for name in _REFERENCE if f"dpo_chosen_{name}" in held), None)
+    if reference is None and name is not None:
+        chosen_P, rejected_P = (_need(held, f"dpo_{side}_{name}", term) for side in ("chosen", "rejected"))
         for given_P in (chosen_P, rejected_P):
             if given_P.shape != (len(sides[0][0]),):
                 raise AlignmentError(f"reference log-probs of {tuple(given_P.shape)} for {len(sides[0][0])} pairs", where=term)

@@ -239,6 +239,7 @@ def _checkpoint(
     if journal.main:
         means = {name: [mean.total, mean.weight] for name, mean in trainer.means.items()}
         state = {"settings": training_settings(trainer.config), "means": means, "health": trainer.health.state(), **identity, **judged}
+        state["clip"] = [trainer.clip.mean.total, trainer.clip.mean.weight]
         if trainer.taid is not None:
             state["taid"] = trainer.taid.state()
         if guard is not None:
@@ -262,6 +263,7 @@ def _resume(trainer: Trainer, journal: Journal, identity: Mapping[str, str], gua
     load_tensors(folder, student=trainer.student, optimiser=trainer.optimiser)
     trainer.load_extra(load_extra(folder))
     trainer.means.update({name: RunningMean(*state["means"][name]) for name in CHANNELS})
+    trainer.clip.mean = RunningMean(*state["clip"])
     trainer.health.restore(state["health"])
     if trainer.taid is not None:
         trainer.taid.restore(state["taid"])

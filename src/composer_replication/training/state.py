@@ -21,7 +21,7 @@ from composer_replication.models.load import Student
 from composer_replication.models.tree import why_not_tree
 from composer_replication.training.health import Health
 from composer_replication.training.hinting import taid_schedule
-from composer_replication.training.optimiser import make_optimiser
+from composer_replication.training.optimiser import GradientClip, make_optimiser
 from composer_replication.training.reference import Reference, frozen, references
 
 
@@ -39,6 +39,7 @@ class Trainer:
     optimiser: torch.optim.Optimizer
     accelerator: Accelerator
     health: Health
+    clip: GradientClip
     layout: Literal["tree", "rows"] = "rows"
     why_rows: str = ""
     start: Reference | None = None
@@ -122,6 +123,7 @@ def make_trainer(config: Config, *, student: Student, accelerator: Accelerator) 
         start=start,
         taid=taid_schedule(hint, steps=settings.steps) if hint.weight else None,
         optimiser=make_optimiser(student.model, settings),
+        clip=GradientClip(ratio=settings.max_grad_norm_ratio, max_norm=settings.max_grad_norm),
         accelerator=accelerator,
         health=Health(weights=watched_weights(settings), max_bad_steps=settings.starved_steps, max_clipped=settings.health.max_clipped),
         layout="rows" if why_rows else settings.layout,

@@ -3,7 +3,7 @@
 A step, top to bottom:
     score      each channel's unreduced values (training/channels.py), micro-batch by micro-batch
     measure    each channel's mean is walked back to the final hidden states that predict its tokens: there its gradient's norm is taken
-    add        total = sum of weight * mean / running mean norm; one backward of the trunk; gradients summed over ranks; clip; step
+    add        total = sum of weight * mean / running mean norm; one backward of the trunk; summed over ranks; outliers clipped; step
     follow     a teacher that is a slow average moves towards the student, and TAID's mixture towards the teacher
     tell       status, tokens, loss and gradient norm per channel; warn at once, stop after train.starved_steps bad steps
 
@@ -25,8 +25,10 @@ import torch
 from torch import Tensor
 
 from composer_replication.core.config.base import stage_seed
+from composer_replication.core.config.train import TrainSettings
 from composer_replication.core.errors import AlignmentError, StoppedError
 from composer_replication.losses.channel import CHANNELS, Channel, ChannelLoss
+from composer_replication.losses.reduction import PUBLISHED
 from composer_replication.losses.total import channel_scales
 from composer_replication.tokens.batch import Counts, collate, count, micro_batches
 from composer_replication.tokens.example import PreferencePair, TrainingExample
@@ -64,12 +66,13 @@ def train_step(
     micros = _micros(trainer, examples, pairs)
     present: list[Channel] = [name for name, budget in budgets(settings, counts).items() if trainer.weights[name] and budget.tokens]
 
+    undivided = _shares(settings, counts)
     first_time = [name for name in present if not trainer.means[name].weight]
     if first_time and settings.balance == "grad_norm":  # measure before anything moves
         trainer.seed(step)
         for name, seen in accumulate(trainer, micros, counts, scales=None).items():
             if name in first_time:
-                trainer.means[name].add(seen.grad_norm)
+                trainer.means[name].add(seen.grad_norm / undivided[name])
     scales = channel_scales(trainer.weights, trainer.means, balance=settings.balance)
     if hint_sites:
         scales["hint"] *= min(1.0, counts.hint_views / hint_sites)
@@ -88,8 +91,9 @@ def train_step(
     if not (math.isfinite(norm) and math.isfinite(total)):
         what = f"step {step + 1} is not finite: loss {total}, gradient norm {norm}"
         raise StoppedError(what, where="not_finite", fix="lower train.learning_rate, or use student.dtype = float32")
+    clipped = False
     if norm > 0:
-        torch.nn.utils.clip_grad_norm_(trainer.trainable(), settings.max_grad_norm)
+        clipped = trainer.clip.apply(trainer.trainable(), norm=norm)
         set_learning_rate(trainer.optimiser, rate)
         trainer.optimiser.step()
         for reference in trainer.references.values():
@@ -100,15 +104,25 @@ def train_step(
     statuses = trainer.health.observe(_alive(trainer, observed))
     for name, seen in observed.items():
         if name not in first_time or settings.balance == "none":
-            trainer.means[name].add(seen.grad_norm)
+            trainer.means[name].add(seen.grad_norm / undivided[name])
         line |= {f"{name}/status": statuses[name], f"{name}/tokens": seen.tokens, f"{name}/loss": seen.loss if seen.tokens else None}
         line |= {f"{name}/grad_norm": seen.grad_norm, f"{name}/scale": scales[name]}
         line |= {f"{name}/{key}": value for key, value in seen.told.items()}
-    line |= {"loss": total, "grad_norm": norm, "lr": rate, "step_s": round(time.perf_counter() - began, 4)}
+    line |= {"loss": total, "grad_norm": norm, "clipped": clipped, "lr": rate, "step_s": round(time.perf_counter() - began, 4)}
     if journal is not None:
         journal.step(line, trainer.health.warnings(statuses))
     trainer.health.check(statuses, step=step + 1)
     return line
+
+
+def _shares(settings: TrainSettings, counts: Counts) -> dict[Channel, float]:
+    """By how much a channel's mean is smaller because part of what was sampled says nothing: the policy's flat groups, where they count.
+
+    The balance compares norms without this factor. With it, ten steps of more flat groups would be scaled up again, and a policy that has
+    nothing left to learn would move as far as one that has.
+    """
+    divided = PUBLISHED[settings.policy.objective] != "token_mean" and counts.rollouts > 0
+    return {name: counts.rollouts / counts.sampled_rollouts if name == "policy" and divided else 1.0 for name in CHANNELS}
 
 
 def _taid(trainer: Trainer, seen: ChannelStep, *, step: int) -> dict[str, float]:

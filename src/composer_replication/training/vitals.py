@@ -7,16 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from composer_replication.data.sites.detectors import tool_error
 from composer_replication.losses.divergence import kl_student_teacher
+from composer_replication.rollouts.behaviours import unresolvable_calls
 from composer_replication.rollouts.episode import LOST, Rollout
 from composer_replication.rollouts.groups import Groups
 from composer_replication.tokens.batch import collate, micro_batches
 from composer_replication.training.reference import Reference, score_chunks
 from composer_replication.training.rewards import sampled_spans
 
-UNRESOLVABLE = frozenset({"malformed_call", "file_missing", "edit_no_match", "edit_multi_match"})
-"""Kinds of mistakes (data/sites) of a call that could not be read or names what is not there: the unresolvable ones."""
 FAMILIES = ("A", "B", "C")
 
 
@@ -92,7 +90,7 @@ def behaviour(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 def num_unresolvable(rollout: Rollout) -> int:
     """Calls that could not be read or name a file or text that is not there; the detectors of the run's settings do not matter here."""
-    return sum(site.kind in UNRESOLVABLE for site in tool_error(rollout.session))
+    return -int(unresolvable_calls(rollout.session))
 
 
 def drift(

@@ -49,6 +49,29 @@ def test_every_side_is_counted_by_itself() -> None:
     assert found == ["text_length_filter", "text_length_filter", ""]
 
 
+def test_an_operator_that_names_a_side_looks_at_that_message_only() -> None:
+    """The guide's own recipes say `text_key: chosen`."""
+    long, short = say("I will read the file that the test imports."), say("y")
+    pairs = (pair(long, short), pair(short, long), pair(short, say("z")))
+    for side, wanted in (("chosen", [1, 2]), ("rejected", [0, 2])):
+        found = reasons(read_recipe(f"process:\n  - text_length_filter: {{text_key: {side}, min_len: 10}}\n"), *pairs)
+        assert [n for n, reason in enumerate(found) if reason] == wanted
+    compact = call("Read", file_path="src/config/limit_17.py")  # a side says whose text, not that a call has words
+    assert reasons(read_recipe("process:\n  - words_num_filter: {text_key: chosen, min_num: 3}\n"), pair(compact, short)) == [""]
+    votes = Curator(read_recipe("process:\n  - words_num_filter: {text_key: rejected, min_num: 3}\n"))
+    assert votes.answer(short, tools={}) == "", "an answer would be the chosen message"
+
+
+def test_duplicates_by_one_side_are_looked_for_as_asked_and_the_price_is_told() -> None:
+    here, there = pair(BETTER, GOOD, id="s1", seen="x = 1"), pair(BETTER, say("No."), id="s2", seen="y = 2", task="Write the docs.")
+    for name in ("document_deduplicator", "document_minhash_deduplicator"):
+        with pytest.warns(UserWarning, match="chosen alone drops the same action in another state"):
+            recipe = read_recipe(f"process:\n  - {name}: {{text_key: chosen}}\n")
+        assert reasons(recipe, here, there) == ["", name if name == "document_deduplicator" else ""]
+    said = [pair(say("I will read the file that the test imports, all of it."), say(text), id=text) for text in ("a", "b")]
+    assert reasons(recipe, *said) == ["", "document_minhash_deduplicator"]
+
+
 def test_calls_without_a_blank_are_not_taken_for_one_word(recipe: Recipe) -> None:
     """words_num_filter with 2 dropped 42 % of compact calls."""
     compact = call("Read", file_path="src/config/limit_17.py")

@@ -137,17 +137,18 @@ async def answers(*, states: list[TraceState], teachers: Iterable[Any], max_tota
 
 def test_replay_and_normalize_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {"states": iter([state(0), state(1)]), "max_total_usd": 1.5, "tools": [READ], "replay": answers}
-    found = asyncio.run(replay_and_normalize_trace(**given, teachers=[Named("one", "moonshot"), Named("two", "zhipu")]))
+    actions, found = asyncio.run(replay_and_normalize_trace(**given, teachers=[Named("one", "moonshot"), Named("two", "zhipu")]))
+    assert set(actions) == {"s1:0", "s1:1"} and set(actions["s1:0"]) == {"one", "two"}, "two pairs are not the guide's two values"
     assert [pair.state_id for pair in found] == ["s1:0", "s1:1"] and found[0].provenance["families"] == ["moonshot", "zhipu"]
     given["states"] = [state(0), state(1)]
     kin = [Named("one", "moonshot"), Named("two", "moonshot")]
-    assert replay_and_normalize_trace_sync(**given, teachers=kin) == []  # two names, one maker
+    assert replay_and_normalize_trace_sync(**given, teachers=kin).pairs == []  # two names, one maker
     kin[1] = Named("two", "anthropic")
-    assert replay_and_normalize_trace_sync(**given, teachers=kin) == []  # the trace's own
+    assert replay_and_normalize_trace_sync(**given, teachers=kin).pairs == []  # the trace's own
     picky = DJNormalizer()
     monkeypatch.setattr(picky, "normalize", lambda pairs: list(pairs)[:1])
-    assert len(replay_and_normalize_trace_sync(**given, teachers=[Named("a", "x"), Named("b", "y")], normalizer=picky)) == 1
-    assert len(replay_and_normalize_trace_sync(**given)) == 2  # the default teachers are of two families and more
+    assert len(replay_and_normalize_trace_sync(**given, teachers=[Named("a", "x"), Named("b", "y")], normalizer=picky).pairs) == 1
+    assert len(replay_and_normalize_trace_sync(**given).pairs) == 2  # the default teachers are of two families and more
 
 
 def test_a_state_that_carries_its_tools_is_weighed_with_them() -> None:
@@ -173,7 +174,7 @@ def test_a_ledger_is_handed_on_to_the_replay(tmp_path: Path) -> None:
         return await answers(**rest) if ledger == tmp_path else {}
 
     given: dict[str, Any] = {"states": [state()], "max_total_usd": 1.5, "tools": [READ], "teachers": [Named("one", "x"), Named("two", "y")]}
-    assert len(replay_and_normalize_trace_sync(**given, replay=kept, ledger=tmp_path)) == 1
+    assert len(replay_and_normalize_trace_sync(**given, replay=kept, ledger=tmp_path).pairs) == 1
 
 
 def test_pairs_that_the_recipe_drops_are_told() -> None:
@@ -184,12 +185,37 @@ def test_pairs_that_the_recipe_drops_are_told() -> None:
 
     given: dict[str, Any] = {"states": [state()], "tools": [READ], "teachers": [Named("one", "x"), Named("two", "y")], "replay": wrong}
     with pytest.warns(UserWarning, match=r"'default' drops 1 of 1 pairs: tool_arguments_filter \(1\)"):
-        assert replay_and_normalize_trace_sync(**given) == []
+        assert replay_and_normalize_trace_sync(**given).pairs == []
 
 
 def test_replay_trace_and_the_normalizer_fit_together(tmp_path: Path) -> None:
     """The package's own `replay_trace`, with teachers that answer from a list."""
     given: dict[str, Any] = {"states": [state(0)], "tools": [READ], "ledger": tmp_path}
     teachers = [Scripted(name, family, lambda request: from_chat(read("a.py"))) for name, family in (("one", "moonshot"), ("two", "zhipu"))]
-    (good,) = replay_and_normalize_trace_sync(**given, teachers=teachers)
+    _, (good,) = replay_and_normalize_trace_sync(**given, teachers=teachers)
     assert good.chosen_messages[0]["tool_calls"][0]["function"]["name"] == "Read" and good.n_teachers_agreeing == 2
+
+
+def test_a_pair_reads_as_the_dictionary_that_the_guide_had() -> None:
+    actions = [{KIMI: read("a.py"), GLM: read("a.py")}]
+    (pair,) = extract_dpo_pairs(states=[state()], teacher_actions=actions, tools=[READ])
+    assert pair["chosen"] == pair.chosen == 'Read {"path":"a.py"}' and "rejected" in pair and pair.get("price") is None
+    assert set(dict(pair)) >= {"state_id", "state_messages", "chosen", "rejected", "n_teachers_agreeing"}
+    with pytest.raises(KeyError, match="of"):
+        pair["of"]  # a method, not a field
+    (good,), (again,) = DJNormalizer().normalize([pair]), DJNormalizer().normalize([{**pair, "tools": list(pair.tools)}])
+    assert good == again and good["prompt_messages"] == state().messages
+    with pytest.raises(DataError, match=r"a DPOPair has no 'prompt' \(at pair 0\)"):
+        DJNormalizer().normalize([{"prompt": "x"}])
+
+
+def test_states_are_records_dictionaries_or_sessions() -> None:
+    """The guide's states were dictionaries, and their action was often plain text."""
+    given = {"state_id": "s1:0", "messages": state().messages, "student_action": "Done."}
+    actions = [{KIMI: read("a.py"), GLM: read("a.py")}]
+    (pair,) = extract_dpo_pairs(states=[given], teacher_actions=actions, tools=[READ])
+    assert pair.rejected == "Done." and pair.state_messages == state().messages
+    with pytest.raises(DataError, match=r"a TraceState without 'student_action' \(at state 0\)"):
+        extract_dpo_pairs(states=[{"state_id": "x", "messages": []}], teacher_actions=[{}])
+    with pytest.raises(DataError, match="str is no TraceState"):
+        extract_dpo_pairs(states=["s1:0"], teacher_actions=[{}])  # pyright: ignore[reportArgumentType] - the wrong value is the test

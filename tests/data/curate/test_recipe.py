@@ -40,20 +40,44 @@ VALUES = st.recursive(
 
 @given(st.dictionaries(st.from_regex(r"[a-m_]{2,8}", fullmatch=True), VALUES, min_size=1, max_size=4))
 def test_what_a_yaml_writer_writes_is_read_the_same_or_refused(value: dict[str, object]) -> None:
-    text = yaml.safe_dump(value, default_flow_style=False, width=1000)
-    try:
-        assert read_yaml(text) == value
-    except ConfigError:
-        assert any(sign in text for sign in "'\"[]{}|>&*!?") or "e-" in text or "e+" in text  # more of YAML than recipes need
+    for flow in (False, None, True):
+        text = yaml.safe_dump(value, default_flow_style=flow, width=10_000)
+        if flow:
+            text = f"all: {text}"
+        try:
+            assert read_yaml(text) == ({"all": value} if flow else value)
+        except ConfigError:
+            assert any(sign in text for sign in "'\"[]{}|>&*!?") or "e-" in text or "e+" in text  # more of YAML than recipes need
 
 
 @pytest.mark.parametrize(
     "text",
-    ["a: &x 1", "a: |\n  b", "a: {b: 1}", "a: yes", "---\na: 1", "a: 1\n\tb: 2", "a: 1\na: 2", "a: 1\n  b: 2", "just words", "a: b: c"],
+    [
+        "a: &x 1",
+        "a: |\n  b",
+        "a: {b: 1",
+        "a: {b: 1, b: 2}",
+        "a: {b}",
+        "a: [1,, 2]",
+        "a: yes",
+        "---\na: 1",
+        "a: 1\n\tb: 2",
+        "a: 1\na: 2",
+        "a: 1\n  b: 2",
+        "just words",
+        "a: b: c",
+    ],
 )
 def test_other_yaml_is_refused_and_the_line_is_named(text: str) -> None:
     with pytest.raises(ConfigError, match=r"recipe:\d"):
         read_yaml(text)
+
+
+def test_lists_and_mappings_on_one_line() -> None:
+    assert read_yaml("process:\n  - words_num_filter: {text_key: chosen, min_num: 2}\n  - {a: {b: [1, {c: 'd, e'}], f: it's}}\n") == {
+        "process": [{"words_num_filter": {"text_key": "chosen", "min_num": 2}}, {"a": {"b": [1, {"c": "d, e"}], "f": "it's"}}]
+    }
+    assert read_yaml("a: {}\nb: []\nc: [x, 'y', {}]") == {"a": {}, "b": [], "c": ["x", "y", {}]}
 
 
 def test_comments_and_quotes() -> None:
@@ -78,3 +102,28 @@ def test_a_recipe_of_ones_own_and_one_that_is_not_there(tmp_path: Path) -> None:
 def test_every_operator_of_our_own_stands_in_a_recipe_or_can_be_given() -> None:
     for name in OWN:
         assert read_recipe(f"process:\n  - {name}\n").steps[0].parameters == OWN[name]
+
+
+@pytest.mark.parametrize(
+    "step",
+    ["clean_links_mapper", "document_simhash_deduplicator: {window_size: 6}", "perplexity_filter: {lang: en, max_ppl: 1500}",
+     "topk_specified_field_selector: {field_key: x}"],
+)  # fmt: skip
+def test_an_operator_that_only_the_real_one_has_is_refused_by_name_unless_it_is_at_hand(step: str) -> None:
+    name, text = step.partition(":")[0], f"process:\n  - {step}\n"
+    with pytest.raises(ConfigError, match=rf"unknown operator '{name}'.*engine=\"data_juicer\""):
+        read_recipe(text)
+    recipe = read_recipe(text, foreign=True)
+    assert recipe.foreign and recipe.steps[0].foreign and recipe.steps[0].name == name
+    assert not load_recipe("default", foreign=True).foreign
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [("python_file_mapper: {file_path: x.py}", "runs code"), ("words_num_filtre", "unknown operator"),
+     ("word_num_filter", "did you mean words_num"),
+     ("clean_links_mapper: {text_key: words}", "chosen or rejected"), ("text_length_filter: {text_key: prompt}", "'prompt' is not")],
+)  # fmt: skip
+def test_what_no_engine_may_run_is_refused_with_it_too(step: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        read_recipe(f"process:\n  - {step}\n", foreign=True)

@@ -48,6 +48,8 @@ def test_states_in_actions_out(tmp_path: Path) -> None:
         how = {"states": STATES, "teachers": teachers, "tools": TOOLS, "ledger": tmp_path}
         actions = asyncio.run(replay_trace(max_total_usd=0.1, **how))
         assert set(actions) == {"s1:1", "s1:3"} and set(actions["s1:3"]) == {"ash", "elm"}
+        dictionaries = [{"state_id": one.state_id, "messages": one.messages, "student_action": one.student_action} for one in STATES]
+        assert asyncio.run(replay_trace(max_total_usd=0.0, **{**how, "states": dictionaries})) == actions, "nothing new is bought"
         assert actions["s1:1"]["elm"]["tool_calls"][0]["function"] == {"name": "read", "arguments": '{"path": "a.py"}'}
         assert [m["role"] for m in endpoint.seen[-1].body["messages"]] == ["user", "assistant", "tool"]
         assert asyncio.run(replay_trace(max_total_usd=0.0, **how)) == actions and len(endpoint.seen) == 4
@@ -91,16 +93,18 @@ def test_a_real_session_is_asked_with_its_tools_and_makes_pairs(tmp_path: Path) 
         ("user", [result]),
     ]
     log.write_text("".join(record(n, *line) for n, line in enumerate([*lines, ("assistant", [{"type": "text", "text": "Done."}])])))
-    states = list(composer_replication.ClaudeCodeIngester().ingest(log).to_states())
+    sessions = composer_replication.ClaudeCodeIngester().ingest(log)
+    states = list(sessions.to_states())
     assert [tool["function"]["name"] for tool in states[0].tools] == ["read"]
     with Endpoint() as endpoint:
         teachers = {"ash": settings(endpoint.url, "moonshotai/kimi-k2.5"), "elm": settings(endpoint.url, "z-ai/glm-5")}
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            actions = asyncio.run(replay_trace(states=states, teachers=teachers, max_total_usd=0.1, ledger=tmp_path / "kept"))
+            actions = asyncio.run(replay_trace(states=sessions, teachers=teachers, max_total_usd=0.1, ledger=tmp_path / "kept"))
         assert all(tool["function"]["name"] == "read" for one in endpoint.seen for tool in one.body["tools"]) and len(endpoint.seen) == 4
         assert actions.problems == {} and all(set(said) == {"ash", "elm"} for said in actions.values())
-        pairs = composer_replication.extract_dpo_pairs(states=states, teacher_actions=actions)
+        pairs = composer_replication.extract_dpo_pairs(states=sessions, teacher_actions=actions)
+        assert pairs == composer_replication.extract_dpo_pairs(states=states, teacher_actions=actions)
         paid = {name: actions.usd["s1:1"][name] for name in ("ash", "elm")}
         assert [pair.state_id for pair in pairs] == ["s1:1", "s1:3"] and pairs[0].tools == states[0].tools
         assert pairs[0].provenance["usd"] == paid and pairs[0].provenance["families"] == ["moonshot", "zhipu"]
@@ -188,8 +192,8 @@ def test_states_to_normalized_pairs_in_one_call(tmp_path: Path) -> None:
         teachers = {name: settings(endpoint.url, f"maker/{name}") for name in ("ash", "elm")}
         tools = [tool_to_chat(tool) for tool in TOOLS]
         how = {"states": STATES[:1], "teachers": teachers, "max_total_usd": 0.1, "tools": tools, "ledger": tmp_path}
-        pairs = composer_replication.replay_and_normalize_trace_sync(**how)
-        assert composer_replication.replay_and_normalize_trace_sync(**{**how, "max_total_usd": None}) == pairs
+        actions, pairs = composer_replication.replay_and_normalize_trace_sync(**how)
+        assert composer_replication.replay_and_normalize_trace_sync(**{**how, "max_total_usd": None}) == (actions, pairs)
         assert len(endpoint.seen) == 2, "the second time nothing is bought"
     (pair,) = pairs
     assert sum(pair.provenance["usd"].values()) == pytest.approx(endpoint.billed_usd, abs=1e-8) and endpoint.billed_usd > 0

@@ -45,6 +45,9 @@ class SitesSettings(Settings):
     """Names of built-in detectors, or "package.module:function" of your own."""
     error_kind: str = ""
     """"package.module:function" that names the kind of an error result; "" = the built-in table."""
+    explored_paths: Literal["apart", "mistake"] = "apart"
+    """A path that is not there and that the message only looked for (kind path_explored): "apart" = told, never trained on;
+    "mistake" = a mistake like a path that was guessed and used as a fact."""
     site: Literal["cause", "recovery"] = "cause"
     """"cause" = the mistaken message; "recovery" = the turn after the error (what the earlier framework trained)."""
 

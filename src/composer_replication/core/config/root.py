@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
+
+from pydantic import model_validator
 
 from composer_replication.core.config.base import Settings
 from composer_replication.core.config.curate import CurateSettings
@@ -36,3 +38,10 @@ class Config(Settings):
     rollouts: RolloutSettings = RolloutSettings()
     train: TrainSettings = TrainSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
+
+    @model_validator(mode="after")
+    def _policy_is_what_samples(self) -> Self:
+        if self.train.policy.weight and self.rollouts.temperature != 1:
+            what = f"rollouts.temperature is {self.rollouts.temperature}: the policy channel trains the model itself, at temperature 1"
+            raise ValueError(f"{what}, and its gradient holds for what that model sampled; set it to 1, or train.policy.weight = 0")
+        return self

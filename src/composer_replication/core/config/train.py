@@ -14,9 +14,12 @@ class BuildSettings(Settings):
     """How sessions become token sequences."""
 
     max_tokens: int = Field(default=4096, gt=0)
-    """Longest sequence; longer sessions are windowed around their sites, and nothing is cut at its end."""
+    """Longest sequence; a longer session is cut into windows, spent on what stands above their targets, and no message is cut."""
     target: Literal["message", "call"] = "message"
-    """What of the mistaken message is the hint channel's target: all of it, or only the failing call."""
+    """What of the mistaken message is the hint channel's target: all of it, or only the calls that failed. One message is one view."""
+    without_evidence: Literal["skip", "keep"] = "skip"
+    """A hint view whose window lost a turn that the hint or the mistaken call refers to (the last read of the file, the call that failed
+    before): left out and counted, or kept."""
     authors: tuple[str, ...] = ()
     """Only messages of these models enter lm_ce (shell patterns); none = all. Sites of other authors are left out too."""
     pairs: str = ""
@@ -62,7 +65,8 @@ class PolicySettings(Settings):
     """k1 KL in the reward: so much times sum(log p - log p_start) over a rollout's sampled tokens is taken off its reward."""
     length: LengthSettings = LengthSettings()
     behaviours: dict[str, float] = Field(default_factory=dict)
-    """Weights of behaviour rewards by name (rollouts/behaviours.py): invalid_calls, unfinished_todos, repeated_calls, one_tool_only."""
+    """Weights of behaviour rewards by name (rollouts/behaviours.py): invalid_calls, unresolvable_calls, unfinished_todos, repeated_calls,
+    one_tool_only."""
 
 
 class LmSettings(Settings):
@@ -145,7 +149,10 @@ class TrainSettings(Settings):
     learning_rate: float = Field(default=1e-4, gt=0.0)
     warmup_steps: int = Field(default=2, ge=0)
     weight_decay: float = Field(default=0.0, ge=0.0)
-    max_grad_norm: float = Field(default=1.0, gt=0.0)
+    max_grad_norm_ratio: float = Field(default=4.0, ge=0.0)
+    """Clip outliers: a gradient longer than so many times the running mean of the steps before it is shortened to that; 0 = off."""
+    max_grad_norm: float = Field(default=0.0, ge=0.0)
+    """Clip every gradient to this length; 0 = off. One below the usual length undoes the weights of channels and fading hints."""
     balance: Literal["grad_norm", "none"] = "grad_norm"
     """"grad_norm": each channel is divided by its gradient norm averaged over about ten steps, so weights are shares; "none": raw sums."""
     policy: PolicySettings = PolicySettings()
@@ -153,7 +160,7 @@ class TrainSettings(Settings):
     hint: HintSettings = HintSettings()
     preference: PreferenceSettings = PreferenceSettings()
     placebo: tuple[Literal["shuffled_hints", "neutral_hints", "permuted_rewards", "random_rewards", "swapped_pairs"], ...] = ()
-    """Controls: signals that are nulled while steps and tokens stay as they are."""
+    """Controls: signals that are nulled while the steps stay. Tokens can differ, as mistakes go on; the evaluation prints them."""
     fork: bool = False
     """On-policy from logs: at imported sites the student writes the message itself, and only its own failures reach the hint channel,
     in place of what the log's model wrote. How it samples: rollouts.temperature, max_new_tokens, batch_episodes."""
@@ -168,6 +175,13 @@ class TrainSettings(Settings):
     """Every so many steps the gradient norm of each channel is taken over the parameters by a backward of its own."""
     checkpoint_every: int = Field(default=10, gt=0)
     keep_checkpoints: int = Field(default=3, gt=0)
+
+    @model_validator(mode="after")
+    def _the_clip_does_not_close(self) -> Self:
+        if 0 < self.max_grad_norm_ratio < 1:
+            what = f"max_grad_norm_ratio is {self.max_grad_norm_ratio}: every step would be clipped, and lower the limit of the next"
+            raise ValueError(f"{what}; set it to 1 or more, or to 0 for no such clip")
+        return self
 
     @model_validator(mode="after")
     def _some_channel(self) -> Self:

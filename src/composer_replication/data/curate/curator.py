@@ -77,7 +77,7 @@ class Curator:
 
     def __post_init__(self) -> None:
         for step in self.recipe.steps:
-            if step.name in STATISTICS or step.name in _SIDE_CHECKS:
+            if (step.name in STATISTICS and step.side != "rejected") or step.name in _SIDE_CHECKS:
                 self._counts.append((step.name, _count_of(step) if step.name in STATISTICS else None))
             if step.name == "chat_template_filter" and self.renders is None:
                 self.idle = (*self.idle, step.name)
@@ -136,23 +136,23 @@ class Curator:
     def _check_of(self, step: Step) -> Check:
         parameters = step.parameters
         if step.name in STATISTICS:
-            return partial(_statistic, _count_of(step))
+            return partial(_statistic, _count_of(step), step.side)
         if step.name in _SIDE_CHECKS:
             both = step.name == "answer_not_empty_filter"
             return partial(_side_check, _SIDE_CHECKS[step.name], both)
         if step.name == EXACT:
-            return _exact(Exact(), lowercase=parameters["lowercase"], ignore_non_character=parameters["ignore_non_character"])
+            return _exact(Exact(), parameters)
         if step.name == NEAR:
             window, threshold = parameters["window_size"], parameters["jaccard_threshold"]
-            return Near(threshold=threshold, window=window, lowercase=parameters["lowercase"]).first
+            return Near(threshold=threshold, window=window, lowercase=parameters["lowercase"], side=step.side).first
         if step.name == "chat_template_filter" and self.renders is not None:
             return self.renders
         return _PAIR_CHECKS[step.name](parameters)
 
 
-def _statistic(count: Count, pair: Pair) -> str:
+def _statistic(count: Count, only: str, pair: Pair) -> str:
     """Every side is counted by itself: no number of one side is ever used for the other."""
-    for name, side in pair.sides:
+    for name, side in pair.sides_of(only):
         if detail := count(side):
             return f"{name}: {detail}"
     return ""
@@ -160,7 +160,7 @@ def _statistic(count: Count, pair: Pair) -> str:
 
 def _count_of(step: Step) -> Count:
     statistic, parameters = STATISTICS[step.name], step.parameters
-    words = parameters["text_key"] == "words"
+    words = (statistic.field if step.side else parameters["text_key"]) == "words"
     least, most = parameters[statistic.least[0]], parameters[statistic.most[0]]
     bound = statistic.bound if least <= 0 else None
 
@@ -193,8 +193,9 @@ def _side_check(check: structure.SideCheck, both: bool, pair: Pair) -> str:
     return ""
 
 
-def _exact(seen: Exact, *, lowercase: bool, ignore_non_character: bool) -> Check:
-    return lambda pair: seen.first(key_of(pair, lowercase=lowercase, ignore_non_character=ignore_non_character), pair.id)
+def _exact(seen: Exact, parameters: Mapping[str, Any]) -> Check:
+    how = {name: parameters[name] for name in ("lowercase", "ignore_non_character")}
+    return lambda pair: seen.first(key_of(pair, side=parameters["text_key"], **how), pair.id)
 
 
 def _evidence(parameters: Mapping[str, Any]) -> Check:

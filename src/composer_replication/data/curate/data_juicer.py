@@ -15,16 +15,17 @@ both its rows are. `skip_op_error` is off: by default a failing operator is skip
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.core.jsonl import read_lines, write_lines
+from composer_replication.core.surroundings import program_environment
 from composer_replication.data.curate.curator import Curator, Dropped
 from composer_replication.data.curate.duplicates import key_of
 from composer_replication.data.curate.pair import Pair
@@ -82,9 +83,8 @@ class DataJuicer:
 
 def _environment() -> dict[str, str]:
     """The surroundings of the other program: no secrets of ours, no hub, and nowhere to install from."""
-    kept = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT")}
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "PIP_NO_INDEX": "1", "UV_OFFLINE": "1", "UV_NO_INDEX": "1"}
-    return {**kept, **offline, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    return {**program_environment(), **offline, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
 def operator_of(step: Step) -> dict[str, Any]:
@@ -93,6 +93,8 @@ def operator_of(step: Step) -> dict[str, Any]:
     data-juicer keeps its numbers as text of ten digits and reads 0.3 back as 0.30000000000000004: a share that is exactly the bound would
     fall on either side by chance. No share of a text that anybody writes lies that close to a bound without being it.
     """
+    if step.foreign:
+        return {step.name: {k: v for k, v in step.parameters.items() if k != "text_key"}}
     least, most = STATISTICS[step.name].least[0], STATISTICS[step.name].most[0]
     wider = {least: -_ROUNDING, most: _ROUNDING}
     told = {k: v + wider[k] if k in wider and isinstance(v, float) else v for k, v in step.parameters.items()}
@@ -124,12 +126,19 @@ def curate_with(engine: DataJuicer, recipe: Recipe, pairs: Sequence[Pair]) -> tu
     return last, [(pair, judged[pair.id]) for pair in pairs]
 
 
+def column_of(step: Step) -> str:
+    """What a step reads of a message: "text", or "words"; text_key: chosen says whose, not what."""
+    statistic = STATISTICS.get(step.name)
+    usual = statistic.field if statistic is not None else "words"
+    return usual if step.side else step.parameters.get("text_key") or usual
+
+
 def _by_counting(engine: DataJuicer, steps: Sequence[Step], pairs: Sequence[Pair]) -> dict[str, Dropped]:
     """What the filters drop. Those of one column run together; two columns are two data sets, because not every message has words."""
     found: dict[str, Dropped] = {}
-    for column in ("text", "words"):
-        mine = [step for step in steps if step.parameters["text_key"] == column]
-        sides = [(n, name, side) for n, pair in enumerate(pairs) for name, side in pair.sides]
+    for column, only in product(("text", "words"), ("", "chosen", "rejected")):
+        mine = [step for step in steps if (column_of(step), step.side) == (column, only)]
+        sides = [(n, name, side) for n, pair in enumerate(pairs) for name, side in pair.sides_of(only)]
         rows = [
             {"text": side.text if column == "text" else side.words, "pair": n, "side": name}
             for n, name, side in sides
@@ -146,7 +155,8 @@ def _by_counting(engine: DataJuicer, steps: Sequence[Step], pairs: Sequence[Pair
 
 
 def _by_key(engine: DataJuicer, step: Step, pairs: Sequence[Pair]) -> dict[str, Dropped | None]:
-    keys = [key_of(pair, **{name: bool(step.parameters[name]) for name in ("lowercase", "ignore_non_character")}) for pair in pairs]
+    how = {name: bool(step.parameters[name]) for name in ("lowercase", "ignore_non_character")}
+    keys = [key_of(pair, side=step.side, **how) for pair in pairs]
     rows = [{"text": key, "pair": n} for n, key in enumerate(keys)]
     left = {row["pair"] for row in engine.kept(rows, [{EXACT: {"lowercase": False, "ignore_non_character": False}}])} if rows else set()
     return {

@@ -25,11 +25,14 @@ _BINS, _ROWS, _SKETCH = 30, 3, 128
 _DIGITS_AND_SIGNS = re.compile(r"[\W\d_]+")
 
 
-def key_of(pair: Pair, *, lowercase: bool, ignore_non_character: bool) -> str:
-    """What two equal pairs have in common, as text; the two settings loosen what messages *say*, never what they call."""
-    chosen, rejected = (_loosened(side.action, lowercase=lowercase, bare=ignore_non_character) for _, side in pair.sides)
-    texts = [pair.state, *chain.from_iterable((*chosen, *rejected))]
-    lengths = [len(chosen), *map(len, texts)]  # so that no two lists of texts are one when joined
+def key_of(pair: Pair, *, lowercase: bool, ignore_non_character: bool, side: str = "") -> str:
+    """What two equal pairs have in common, as text; the two settings loosen what messages *say*, never what they call.
+
+    With `side` it is that message alone, in whatever state.
+    """
+    actions = [_loosened(one.action, lowercase=lowercase, bare=ignore_non_character) for _, one in pair.sides_of(side)]
+    texts = ["" if side else pair.state, *chain.from_iterable(chain.from_iterable(actions))]
+    lengths = [len(actions[0]), *map(len, texts)]  # so that no two lists of texts are one when joined
     return blake2b("".join((repr(lengths), *texts)).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
@@ -68,12 +71,13 @@ class Near:
     threshold: float
     window: int = 5
     lowercase: bool = True
+    side: str = ""
     buckets: dict[int, _Bucket] = field(default_factory=lambda: defaultdict(_Bucket))
 
     def first(self, pair: Pair) -> str:
         """The id of a kept pair that says nearly the same and calls the same; "" where there is none, and then it is kept."""
-        text = f"{pair.tail} {pair.chosen.prose} {pair.rejected.prose}"
-        calls = _calls(pair)
+        text = " ".join(["" if self.side else pair.tail, *(one.prose for _, one in pair.sides_of(self.side))])
+        calls = _calls(pair, self.side)
         if calls not in self.buckets:
             self.buckets[calls].waiting.append((pair.id, text))
             return ""
@@ -110,9 +114,9 @@ def _sketch(falling: list[int]) -> array[int]:
     return array("q", falling[-_SKETCH:])
 
 
-def _calls(pair: Pair) -> int:
+def _calls(pair: Pair, only: str) -> int:
     """A number for what both messages call: only pairs with equal calls meet."""
-    return hash(tuple(tuple(part for part in side.action.parts if part[0] != SAY) for _, side in pair.sides))
+    return hash(tuple(tuple(part for part in side.action.parts if part[0] != SAY) for _, side in pair.sides_of(only)))
 
 
 def _bands(falling: list[int]) -> list[tuple[int, ...]]:

@@ -3,6 +3,7 @@
     pairs = extract_dpo_pairs(states=states, teacher_actions=actions, agreement_threshold=2)
     normalizer = DJNormalizer("with_disagreement_filter")
     good = normalizer.normalize(pairs)                     # normalizer.report says why the others are gone
+    actions, good = await replay_and_normalize_trace(states=states, max_total_usd=2.0)
 
 What differs: a vote is that of a model family, actions are compared and not their text, the model that wrote the trace has no say, and both
 messages of a pair are judged by themselves.
@@ -16,19 +17,21 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from composer_replication.core.errors import ConfigError, DataError
-from composer_replication.core.guide import TraceState
+from composer_replication.core.guide import Record, TraceState
 from composer_replication.core.jsonl import read_lines, write_lines
 from composer_replication.core.site import Answer, Preference
-from composer_replication.core.trace import Turn
+from composer_replication.core.trace import Session, Turn
 from composer_replication.data.chat import from_chat, to_chat, tool_from_chat
 from composer_replication.data.curate.curator import Curator, Dropped, DropReport
 from composer_replication.data.curate.data_juicer import DataJuicer, curate_with
 from composer_replication.data.curate.export import flat_prompt
+from composer_replication.data.curate.foreign import curate_foreign
 from composer_replication.data.curate.pair import Pair, messages_hash, side_of, tail_of
 from composer_replication.data.curate.recipe import load_recipe
+from composer_replication.data.guide import states_of
 from composer_replication.data.replay.actions import Scene
 from composer_replication.data.replay.agree import Verdict, agree
 from composer_replication.data.replay.families import family_of
@@ -39,11 +42,12 @@ Message = Mapping[str, Any]
 Actions = Mapping[str, Message | str]
 """What each teacher would do at one state: model id -> a chat message, or its text."""
 Replay = Callable[..., Awaitable[Mapping[str, Any]]]
+States = Iterable[TraceState | Mapping[str, Any] | Session]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DPOPair:
-    """Two messages at a state: as flat text, and as the chat messages that they were.
+class DPOPair(Record):
+    """Two messages at a state: as flat text, and as the chat messages that they were; pair["chosen"] reads as pair.chosen does.
 
     Example: DPOPair(state_id="s1:7", state_messages=[...], chosen="Read {...}", rejected="Bash {...}", n_teachers_agreeing=3)
     """
@@ -58,10 +62,16 @@ class DPOPair:
     tools: tuple[dict[str, Any], ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tools", tuple(self.tools))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NormalizedDPOPair:
-    """A pair that a recipe kept, flat (`prompt`, `chosen`, `rejected`) and as chat messages; `provenance` as it came, and the recipe."""
+class NormalizedDPOPair(Record):
+    """A pair that a recipe kept, flat (`prompt`, `chosen`, `rejected`) and as chat messages; `provenance` as it came, and the recipe.
+
+    ComposerDataCollator takes it as it is.
+    """
 
     state_id: str
     prompt: str
@@ -75,9 +85,16 @@ class NormalizedDPOPair:
     provenance: dict[str, Any] = field(default_factory=dict)
 
 
+class NormalizedTrace(NamedTuple):
+    """What `replay_and_normalize_trace` gives, e.g. actions, pairs = await replay_and_normalize_trace(...)."""
+
+    teacher_actions: Mapping[str, Any]
+    pairs: list[NormalizedDPOPair]
+
+
 def extract_dpo_pairs(
     *,
-    states: Iterable[TraceState],
+    states: States,
     teacher_actions: Sequence[Actions] | Mapping[str, Actions],
     agreement_threshold: int = 2,
     tools: Iterable[Message] = (),
@@ -91,7 +108,7 @@ def extract_dpo_pairs(
     teachers does, else the name itself has to tell. `tools` stand for those that `replay_trace` offered, or that the states carry. Only
     `replay_trace` knows what an answer cost: for other `teacher_actions` the provenance has no `usd`.
     """
-    known = list(states)
+    known = list(states_of(states))
     given = tuple(dict(tool) for tool in tools)
     bought = teacher_actions if isinstance(teacher_actions, TeacherActions) else None
     makers = {**(bought.families if bought is not None else {}), **(families or {})}
@@ -157,7 +174,8 @@ def _answer(state_id: str, teacher: str, said: Message | str, families: Mapping[
 class DJNormalizer:
     """Keeps the pairs that a recipe has nothing against, e.g. DJNormalizer("default").normalize(pairs).
 
-    `engine="data_juicer"` counts with the real one, whose Python is `data_juicer_python`. `report` and `dropped` speak of the last call.
+    `engine="data_juicer"` counts with the real one, whose Python is `data_juicer_python`, and runs every other operator of its (mappers,
+    simhash, perplexity). `report`, `dropped` and `rewritten` (messages that a mapper changed) speak of the last call.
     """
 
     def __init__(
@@ -169,36 +187,36 @@ class DJNormalizer:
     ) -> None:
         if engine not in ("embedded", "data_juicer"):
             raise ConfigError(f"unknown engine {engine!r}", where="DJNormalizer.engine", fix='"embedded" or "data_juicer"')
-        self.recipe = load_recipe(recipe)
+        self.recipe = load_recipe(recipe, foreign=engine == "data_juicer")
         self.engine = DataJuicer(Path(data_juicer_python)) if engine == "data_juicer" else None
         self.report: DropReport | None = None
         self.dropped: tuple[Dropped, ...] = ()
+        self.rewritten: Mapping[str, int] = {}
 
-    def normalize(self, pairs: Iterable[DPOPair]) -> list[NormalizedDPOPair]:
-        """The pairs that are kept, in both shapes."""
-        given = [(pair, _judged(pair, number)) for number, pair in enumerate(pairs)]
-        if self.engine is not None:
-            curator, judged = curate_with(self.engine, self.recipe, [inner for _, inner in given])
-            verdicts = [dropped for _, dropped in judged]
+    def normalize(self, pairs: Iterable[DPOPair | Message]) -> list[NormalizedDPOPair]:
+        """The pairs that are kept, in both shapes; a pair may be a dictionary of its fields."""
+        known = [DPOPair.of(pair, where=f"pair {number}") for number, pair in enumerate(pairs)]
+        inner = [_judged(pair, number) for number, pair in enumerate(known)]
+        self.rewritten = {}
+        if self.engine is not None and self.recipe.foreign:
+            judged = curate_foreign(self.engine, self.recipe, inner)
+            curator, inner, verdicts, self.rewritten = judged.curator(), judged.pairs, judged.dropped, dict(judged.rewritten)
+        elif self.engine is not None:
+            curator, both = curate_with(self.engine, self.recipe, inner)
+            verdicts = [dropped for _, dropped in both]
         else:
             curator = Curator(self.recipe)
-            verdicts = [curator.judge(inner) for _, inner in given]
+            verdicts = [curator.judge(pair) for pair in inner]
         self.report, self.dropped = curator.report(), tuple(dropped for dropped in verdicts if dropped is not None)
-        return [_normalized(*both, self.recipe.name) for both, dropped in zip(given, verdicts, strict=True) if dropped is None]
+        kept = [number for number, dropped in enumerate(verdicts) if dropped is None]
+        return [_normalized(known[number], inner[number], self.recipe.name) for number in kept]
 
     def normalize_file(self, source: str | Path, target: str | Path) -> DropReport:
         """A file of DPO pairs (one JSON object a line) to a file of normalized ones; returns the report."""
-        pairs = [_pair_from(row, where=f"{source}:{number}") for number, row in read_lines(Path(source))]
+        pairs = [DPOPair.of(row, where=f"{source}:{number}") for number, row in read_lines(Path(source))]
         write_lines(Path(target), map(asdict, self.normalize(pairs)))
         assert self.report is not None
         return self.report
-
-
-def _pair_from(row: Mapping[str, Any], *, where: str) -> DPOPair:
-    try:
-        return DPOPair(**{**row, "tools": tuple(row.get("tools", ()))})
-    except TypeError as error:
-        raise DataError(f"not a DPO pair: {error}", where=where, fix="state_id, state_messages, chosen and rejected are needed") from error
 
 
 def _judged(pair: DPOPair, number: int) -> Pair:
@@ -235,13 +253,13 @@ def _normalized(pair: DPOPair, inner: Pair, recipe: str) -> NormalizedDPOPair:
         rejected_messages=to_chat(inner.rejected.turn),
         n_teachers_agreeing=pair.n_teachers_agreeing,
         tools=pair.tools,
-        provenance={**pair.provenance, "recipe": recipe},
+        provenance={**inner.preference.evidence, "recipe": recipe},
     )
 
 
 async def replay_and_normalize_trace(
     *,
-    states: Iterable[TraceState],
+    states: States,
     teachers: Any = None,
     max_total_usd: float | None = None,
     agreement_threshold: int = 2,
@@ -249,14 +267,14 @@ async def replay_and_normalize_trace(
     replay: Replay = replay_trace,
     tools: Iterable[Message] = (),
     ledger: str | Path | None = None,
-) -> list[NormalizedDPOPair]:
-    """Ask the teachers at every state, keep what enough families agree on, and of that what the recipe keeps.
+) -> NormalizedTrace:
+    """Ask the teachers at every state, keep what enough families agree on, and of that what the recipe keeps: (actions, pairs).
 
     `teachers`, `max_total_usd` and `ledger` are those of `replay_trace`, DEFAULT_TEACHERS unless given; BudgetError where the ceiling is
     reached. A `replay` of your own is given a ledger only where one is named. A `normalizer` of your own has the report of what its recipe
     drops; without one a warning counts it.
     """
-    known, offered = list(states), [dict(tool) for tool in tools]
+    known, offered = list(states_of(states)), [dict(tool) for tool in tools]
     asked = DEFAULT_TEACHERS if teachers is None else teachers
     specs = tuple(map(tool_from_chat, offered))
     place = {} if ledger is None else {"ledger": ledger}
@@ -265,7 +283,7 @@ async def replay_and_normalize_trace(
         states=known, teacher_actions=actions, agreement_threshold=agreement_threshold, tools=offered, families=_families(asked)
     )
     if normalizer is not None:
-        return normalizer.normalize(pairs)  # the caller holds its report
+        return NormalizedTrace(actions, normalizer.normalize(pairs))  # the caller holds its report
     ours = DJNormalizer()
     kept = ours.normalize(pairs)
     if ours.dropped:
@@ -273,7 +291,7 @@ async def replay_and_normalize_trace(
         warnings.warn(
             f"the recipe {ours.recipe.name!r} drops {len(ours.dropped)} of {len(pairs)} pairs: {reasons}", UserWarning, stacklevel=2
         )
-    return kept
+    return NormalizedTrace(actions, kept)
 
 
 def _families(teachers: Any) -> dict[str, str]:
@@ -283,7 +301,7 @@ def _families(teachers: Any) -> dict[str, str]:
     return {one.name: one.family for one in teachers if hasattr(one, "family")}
 
 
-def replay_and_normalize_trace_sync(**arguments: Any) -> list[NormalizedDPOPair]:
+def replay_and_normalize_trace_sync(**arguments: Any) -> NormalizedTrace:
     """`replay_and_normalize_trace` for code that is not asynchronous; takes the same arguments.
 
     Raises ConfigError where an event loop runs already, as in a notebook: await the other there.

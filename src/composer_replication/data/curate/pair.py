@@ -70,6 +70,10 @@ class Pair:
         """Both sides with their names."""
         return ("chosen", self.chosen), ("rejected", self.rejected)
 
+    def sides_of(self, only: str) -> tuple[tuple[str, Side], ...]:
+        """One side with its name, "chosen" or "rejected"; both for ""."""
+        return tuple(one for one in self.sides if only in ("", one[0]))
+
 
 def side_of(turn: Turn, *, scene: Scene = NOWHERE) -> Side:
     """A message as one side of a pair.

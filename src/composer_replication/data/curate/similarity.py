@@ -1,4 +1,4 @@
-"""How alike two messages are, by their words; an embedding of your own may judge in place of them.
+"""How alike two messages are, by their words; an embedding may judge in place of them: "minilm" (meaning.py), or one of your own.
 
 likeness("Let me read a.py", "Let me read b.py")       -> 0.67
 """
@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from composer_replication.core.errors import ConfigError
+from composer_replication.data.curate.meaning import minilm
 from composer_replication.data.sites.by_path import load_function
 
 Embed = Callable[[Sequence[str]], Sequence[Sequence[float]]]
@@ -27,10 +28,10 @@ def likeness(one: str, other: str) -> float:
 
 
 def likeness_by(path: str, *, setting: str) -> Likeness:
-    """The lexical one for "", else the cosine of the vectors that "package.module:function" gives for a list of texts."""
+    """The lexical one for "", else the cosine of the vectors that "minilm" or "package.module:function" gives for a list of texts."""
     if not path:
         return likeness
-    embed: Embed = load_function(path, setting=setting)
+    embed: Embed = minilm() if path == "minilm" else load_function(path, setting=setting)
 
     def cosine(one: str, other: str) -> float:
         vectors = embed([one, other])

@@ -1,6 +1,6 @@
-"""The part of YAML that recipes are written in: nested mappings, lists, plain and quoted scalars, lists in brackets, comments.
+"""The part of YAML that recipes are written in: nested mappings and lists, also in brackets and braces, plain and quoted scalars, comments.
 
-    read_yaml("process:\\n  - text_length_filter:\\n      min_len: 1\\n")   -> {"process": [{"text_length_filter": {"min_len": 1}}]}
+    read_yaml("process:\\n  - text_length_filter: {min_len: 1}\\n")   -> {"process": [{"text_length_filter": {"min_len": 1}}]}
 
 Everything else (anchors, tags, block scalars, several documents) is refused by line: a recipe that is read in part is another recipe.
 """
@@ -17,7 +17,8 @@ _KEY = re.compile(r"(?P<key>[A-Za-z_][\w.-]*|\"[^\"]*\"|'[^']*')\s*:(?:\s+(?P<re
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?$")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "~": None, "": None}
 _AMBIGUOUS = frozenset(("yes", "no", "on", "off", "y", "n"))
-_REFUSED = tuple("&*!|>%@`{")
+_REFUSED = tuple("&*!|>%@`")
+_CLOSES = {"[": "]", "{": "}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,20 +113,54 @@ def _nested(lines: list[_Line], indent: int, where: str) -> tuple[Any, list[_Lin
 
 
 def _scalar(text: str, line: _Line, where: str) -> Any:
-    if text.startswith("[") and text.endswith("]"):
-        inner = text[1:-1].strip()
-        return [_scalar(part.strip(), line, where) for part in _parts(inner)] if inner else []
+    if text[0] in _CLOSES and text.endswith(_CLOSES[text[0]]):
+        return _flow(text, line, where)
     if len(text) > 1 and text[0] in "\"'" and text[-1] == text[0] and text[0] not in text[1:-1] and "\\" not in text:
         return text[1:-1]
-    if text.startswith((*_REFUSED, "[", '"', "'")) or ": " in text or text.endswith(":") or text.lower() in _AMBIGUOUS:
+    if text.startswith((*_REFUSED, *_CLOSES, '"', "'")) or ": " in text or text.endswith(":") or text.lower() in _AMBIGUOUS:
         raise _refuse(f"{text!r} is more of YAML than recipes are read with", line, where)
     if _NUMBER.match(text):
         return float(text) if any(c in text for c in ".eE") else int(text)
     return _WORDS.get(text.lower(), text)
 
 
-def _parts(text: str) -> list[str]:
-    return [part.strip() for part in re.findall(r"\s*(\"[^\"]*\"|'[^']*'|[^,]+)", text) if part.strip()]
+def _flow(text: str, line: _Line, where: str) -> Any:
+    """A list in brackets or a mapping in braces, of scalars or of such again."""
+    parts = _parts(text[1:-1], line, where)
+    if text[0] == "[":
+        return [_scalar(part, line, where) for part in parts]
+    found: dict[str, Any] = {}
+    for part in parts:
+        match = _KEY.match(part)
+        if match is None or (key := match["key"].strip("\"'")) in found:
+            raise _refuse(f'{part!r} is not "key: value", or its key stands there already', line, where)
+        found[key] = _scalar((match["rest"] or "").strip() or "null", line, where)
+    return found
+
+
+def _parts(text: str, line: _Line, where: str) -> list[str]:
+    """What stands between the commas of a list or mapping; commas in quotes and inner brackets belong to their part."""
+    parts, depth, quote, start = list[str](), 0, "", 0
+    for place, letter in enumerate(text):
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'" and text[start:place].rstrip()[-1:] in ("", ":", ",", "[", "{"):
+            quote = letter  # elsewhere it is an apostrophe
+        elif letter in "[{":
+            depth += 1
+        elif letter in "]}":
+            depth -= 1
+        elif letter == "," and not depth:
+            parts.append(text[start:place].strip())
+            start = place + 1
+        if depth < 0:
+            break
+    if depth or quote:
+        raise _refuse(f"{text!r} does not close what it opens", line, where)
+    last = text[start:].strip()
+    if "" in parts:
+        raise _refuse(f"there is nothing between two commas of {text!r}", line, where)
+    return [*parts, *([last] if last else [])]
 
 
 def _refuse(what: str, line: _Line, where: str) -> ConfigError:

@@ -30,6 +30,7 @@ from composer_replication.core.redact import Redactor
 from composer_replication.core.teacher import Request, Teacher, worst_usd
 from composer_replication.core.trace import Segment, Session, SourceRef, ToolSpec, Turn
 from composer_replication.data.chat import from_chat, to_chat, tool_from_chat, tool_to_chat
+from composer_replication.data.guide import states_of
 from composer_replication.data.ingestion.redaction import redact_session
 from composer_replication.data.ingestion.tools import says_refused, tools_from_calls
 from composer_replication.data.replay.families import family_of
@@ -46,7 +47,7 @@ _TOLD = 6
 
 async def replay_trace(
     *,
-    states: Iterable[TraceState],
+    states: Iterable[TraceState | Mapping[str, Any] | Session],
     teachers: Mapping[str, TeacherSettings] | Sequence[Teacher] = DEFAULT_TEACHERS,
     max_total_usd: float | None = None,
     tools: Sequence[ToolSpec] = (),
@@ -55,6 +56,7 @@ async def replay_trace(
 ) -> TeacherActions:
     """What each teacher would have done at each state: state id -> teacher's name -> its message in the shape of a chat response.
 
+    `states` may be dictionaries of their fields, or sessions as an ingester gives them.
     `teachers` are settings by name, whose keys come from the environment, or teachers of your own. `tools` stand for those that the states
     carry; where neither says, they are inferred from the session's calls. `ledger` is a folder or file that keeps the answers, and beside
     it `redaction.key`, by which secrets are named; without one it is DEFAULT_LEDGER. `max_total_usd` is the ceiling of all calls in that
@@ -62,7 +64,7 @@ async def replay_trace(
     counted in `problems`, and a warning says so. Raises BudgetError at the ceiling, TeacherError for a key or model that is not accepted,
     ConfigError for settings that cannot be asked from here.
     """
-    known = list(states)
+    known = list(states_of(states))
     if twice := [state_id for state_id, num in Counter(one.state_id for one in known).items() if num > 1]:
         raise DataError("two states have one id", where=twice[0], fix="answers are given by id: give each state its own")
     offered = tools_at(known, tools)

@@ -22,7 +22,10 @@ GUIDE_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "connection_error",
         re.compile(
-            r"connection (?:refused|reset|timed out|error|closed)|could not resolve host|\bE(?:CONNREFUSED|CONNRESET|TIMEDOUT|NOTFOUND)\b",
+            r"connection (?:refused|reset|timed out|error|closed|aborted)|network (?:error|is unreachable|unreachable)|no route to host"
+            r"|could not resolve host|(?:failed|unable|could(?: not|n't)) (?:to )?connect\b|socket hang up|fetch failed"
+            r"|(?:read|request|connect) timed out|name resolution|name or service not known"
+            r"|\bE(?:CONNREFUSED|CONNRESET|CONNABORTED|TIMEDOUT|NOTFOUND|NETUNREACH|HOSTUNREACH|AI_AGAIN)\b",
             re.I,
         ),
     ),
@@ -35,6 +38,8 @@ def default_classify_error(text: str) -> str:
 
     >>> default_classify_error("bash: foo: command not found")
     'command_not_found'
+    >>> default_classify_error("network error")
+    'connection_error'
     >>> default_classify_error("String to replace not found in file.")
     'tool_error'
     """

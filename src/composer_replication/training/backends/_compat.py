@@ -64,6 +64,26 @@ def _quiet() -> None:
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
 
+def name_of(model: Any) -> str:
+    """Where a model came from: its folder or its name on a hub; "" for one that was made here.
+
+    Example: name_of("models/mine") -> "models/mine"
+    """
+    return model if isinstance(model, str) else str(getattr(getattr(model, "config", None), "_name_or_path", "") or "")
+
+
+def tokenizer_beside(model: Any) -> Any:
+    """The tokenizer that lies beside a model, padding at the left as TRL has it; raises ConfigError where there is none."""
+    name = name_of(model)
+    fix = "give the student's tokenizer as processing_class"
+    if not name:
+        raise ConfigError("no processing_class, and the model does not say where it came from", fix=fix)
+    try:
+        return need("transformers", extra="trl").AutoTokenizer.from_pretrained(name, padding_side="left", truncation_side="left")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"no processing_class, and no tokenizer lies at {name!r}: {error}", fix=fix) from error
+
+
 def teach_to_read_calls(tokenizer: Any, renderer: Renderer) -> None:
     """Make TRL able to read the tool calls of this tokenizer's template.
 

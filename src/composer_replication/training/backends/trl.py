@@ -34,17 +34,19 @@ from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.data import HintsSettings, SitesSettings
 from composer_replication.core.config.train import TrainSettings
 from composer_replication.core.errors import ConfigError, StoppedError, need
+from composer_replication.core.jsonl import write_json
 from composer_replication.core.trace import ToolSpec
 from composer_replication.losses.channel import CHANNELS, Channel, ChannelLoss
 from composer_replication.losses.total import RunningMean, channel_scales, total_loss
 from composer_replication.models.load import Student
-from composer_replication.tokens.batch import collate
+from composer_replication.tokens.batch import Counts, collate
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.training.backends._compat import bases, require_trl, teach_to_read_calls
+from composer_replication.training.backends._compat import bases, name_of, require_trl, teach_to_read_calls, tokenizer_beside
 from composer_replication.training.backends.trl_channels import INPUTS, Scorer, channel_steps, new_sums, only, padded, tapped
 from composer_replication.training.backends.trl_rollouts import HintProducer, Made, Played
 from composer_replication.training.health import Health
+from composer_replication.training.optimiser import GradientClip
 from composer_replication.training.reference import Reference, references
 from composer_replication.training.sampler import Sampler, share
 from composer_replication.training.state import channel_weights
@@ -73,6 +75,8 @@ class ComposerReplicationConfig(_Config):
     hint_beta: float = 0.5
     hint_temperature: float = 1.0
     hint_teacher: str = "frozen"
+    hint_mean: str = "site"
+    """What the hint's sum is divided into: "site" = a mean over mistaken messages, "token" = over their tokens."""
     hint_sites: int = 0
     """Most hint views of a step, over all ranks; 0 = all. With fewer the channel weighs less in proportion."""
     preference_weight: float = 0.0
@@ -81,6 +85,9 @@ class ComposerReplicationConfig(_Config):
     preference_pairs: int = 8
     """Pairs of a step, over all ranks and accumulation steps."""
     balance: str = "grad_norm"
+    max_grad_norm_ratio: float = 4.0
+    """Clips outliers, beside TRL's own max_grad_norm; 0 = off."""
+    max_grad_norm: float = 0.0
     starved_steps: int = 10
     score_tokens: int = 8192
     """Most padded tokens in one forward without gradient."""
@@ -105,7 +112,7 @@ class ComposerReplicationConfig(_Config):
             {
                 "policy": {"weight": self.policy_weight},
                 "lm_ce": {"weight": 0.0},
-                "hint": {"weight": self.hint_weight, "teacher": self.hint_teacher, **hint},
+                "hint": {"weight": self.hint_weight, "teacher": self.hint_teacher, "mean": self.hint_mean, **hint},
                 "preference": {"weight": self.preference_weight, "anchor": 0.0, **preference},
                 "balance": self.balance,
                 "starved_steps": self.starved_steps,
@@ -117,14 +124,22 @@ class ComposerReplicationConfig(_Config):
 class ComposerReplicationTrainer(_Trainer):
     """GRPOTrainer whose step carries policy, hint and preference; see the head of this file.
 
-    `pairs` feed the preference channel. `sites` and `hints` are the settings of the detectors and writers, `kept` the kinds of hints
+    `args` and `processing_class` may be left out, as with GRPOTrainer: they are ComposerReplicationConfig(output_dir="<model>-composer")
+    and the tokenizer that lies beside the model. `pairs` feed the preference channel.
+    `sites` and `hints` are the settings of the detectors and writers, `kept` the kinds of hints
     that an audit kept, `family` that of the chat template (tokens/families.py).
     Raises StoppedError from `train` where a channel stays starved or dead (training/health.py).
     """
 
     def __init__(
         self,
-        *args: Any,
+        model: Any = None,
+        reward_funcs: Any = None,
+        args: ComposerReplicationConfig | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        *,
         pairs: Sequence[PreferencePair] = (),
         sites: SitesSettings | None = None,
         hints: HintsSettings | None = None,
@@ -133,13 +148,17 @@ class ComposerReplicationTrainer(_Trainer):
         **kwargs: Any,
     ) -> None:
         require_trl()
-        tokenizer = kwargs.get("processing_class")
-        if tokenizer is None:
-            raise ConfigError("no processing_class", fix="give the student's tokenizer as processing_class")
+        tokenizer = processing_class if processing_class is not None else tokenizer_beside(model)
+        if args is None:
+            args = ComposerReplicationConfig(output_dir=f"{Path(name_of(model)).name or 'model'}-composer")
+        if not isinstance(args, ComposerReplicationConfig):
+            what = f"args is a {type(args).__name__}, which has no settings of the channels"
+            raise ConfigError(what, where="args", fix="give a ComposerReplicationConfig: it takes GRPOConfig's settings too")
         renderer = Renderer.for_tokenizer(tokenizer, family=family)
         if kwargs.get("environment_factory") or kwargs.get("tools"):
             teach_to_read_calls(tokenizer, renderer)
-        super().__init__(*args, **kwargs)
+        data = {"train_dataset": train_dataset, "eval_dataset": eval_dataset}
+        super().__init__(model=model, reward_funcs=reward_funcs, args=args, processing_class=tokenizer, **data, **kwargs)
         self._settings: TrainSettings = self.args.channels()
         self._weights = channel_weights(self._settings)
         _check(self, pairs)
@@ -163,6 +182,8 @@ class ComposerReplicationTrainer(_Trainer):
             hinted=self._weights["hint"] > 0,
         )
         self._health = Health(weights=self._weights, max_bad_steps=self._settings.starved_steps)
+        self._clip = GradientClip(ratio=self.args.max_grad_norm_ratio)
+        self._clipped = False
         self._means: dict[Channel, RunningMean] = {name: RunningMean() for name in CHANNELS}
         self._scales: dict[Channel, float] = dict(self._weights)
         self._statuses: dict[str, str] = {}
@@ -183,6 +204,11 @@ class ComposerReplicationTrainer(_Trainer):
     def health(self) -> Health:
         """The rule on channels."""
         return self._health
+
+    @property
+    def clip(self) -> GradientClip:
+        """What bounds a step, beside TRL's own max_grad_norm."""
+        return self._clip
 
     def listen(
         self,
@@ -245,7 +271,8 @@ class ComposerReplicationTrainer(_Trainer):
             ids_BT = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
             offset_B = (1 - inputs["prompt_mask"]).sum(dim=1)
             places = padded(batch.hint_student, ids_BT=ids_BT, offset_B=offset_B)
-            losses.append(self._scorer.hint(batch, hidden[0], places, global_tokens=global_tokens))
+            counts = Counts(hint_tokens=global_tokens, hint_views=int(inputs[f"{COUNTS}_views"]))
+            losses.append(self._scorer.hint(batch, hidden[0], places, counts=counts))
             self._sums[CHANNELS.index("hint"), INPUTS] += batch.counts.hint_views
         losses += self._preference(model, hidden)
         measure(self._sums, losses, hidden)
@@ -307,6 +334,7 @@ class ComposerReplicationTrainer(_Trainer):
         if not math.isfinite(norm):
             what = f"step {self.state.global_step + 1} is not finite: gradient norm {norm}"
             raise StoppedError(what, where="not_finite", fix="lower the learning rate, or train in float32")
+        self._clipped = norm > 0 and self._clip.apply(trained, norm=norm)
         if norm == 0:
             for parameter in trained:
                 parameter.grad = None
@@ -316,7 +344,7 @@ class ComposerReplicationTrainer(_Trainer):
         sums, self._sums = self._over_ranks(self._sums), new_sums(self.accelerator.device)
         observed = channel_steps(sums, expected={"hint": self._expected_hint_tokens} if self._weights["hint"] else {})
         statuses = self._health.observe(observed)
-        line: dict[str, Any] = {"step": self.state.global_step, **self._facts}
+        line: dict[str, Any] = {"step": self.state.global_step, "clipped": self._clipped, **self._facts}
         for name, seen in observed.items():
             self._means[name].add(seen.grad_norm)
             numbers = {
@@ -345,15 +373,16 @@ class ComposerReplicationTrainer(_Trainer):
         super()._save_checkpoint(model, trial)
         if self.args.should_save:
             means = {name: [mean.total, mean.weight] for name, mean in self._means.items()}
-            state = {"means": means, "health": self._health.state()}
+            state = {"means": means, "health": self._health.state(), "clip": [self._clip.mean.total, self._clip.mean.weight]}
             folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
-            (folder / STATE).write_text(json.dumps(state), encoding="utf-8")
+            write_json(folder / STATE, state)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None and (path := Path(checkpoint) / STATE).exists():
             state = json.loads(path.read_text(encoding="utf-8"))
             self._means.update({name: RunningMean(*state["means"][name]) for name in CHANNELS})
+            self._clip.mean = RunningMean(*state["clip"])
             self._health.restore(state["health"])
 
 

@@ -189,6 +189,7 @@ def _watch(trainer: Any, *, config: Config, student: Student, optimiser: torch.o
         optimiser=optimiser,
         accelerator=trainer.accelerator,
         health=trainer.health,
+        clip=trainer.clip,
     )
     ends = frozenset(live.renderer.codec.control.values())
     guard = Guard.of(held, live=live, journal=journal)

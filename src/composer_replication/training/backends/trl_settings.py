@@ -28,7 +28,8 @@ from composer_replication.training.objectives import clips
 
 HOSTED = frozenset(
     {
-        *(f"train.{name}" for name in ("backend", "steps", "learning_rate", "warmup_steps", "weight_decay", "max_grad_norm", "balance")),
+        *(f"train.{name}" for name in ("backend", "steps", "learning_rate", "warmup_steps", "weight_decay", "balance")),
+        *(f"train.{name}" for name in ("max_grad_norm_ratio", "max_grad_norm")),
         *(f"train.{name}" for name in ("starved_steps", "micro_tokens", "checkpoint_every", "keep_checkpoints")),
         *(f"train.policy.{name}" for name in ("weight", "objective", "clip", "clip_high")),
         *(f"train.hint.{name}" for name in ("weight", "divergence", "beta", "teacher", "temperature")),
@@ -84,12 +85,6 @@ def refuse(config: Config, *, pairs: Sequence[PreferencePair]) -> None:
             "train.policy.objective",
             f"TRL's {train.policy.objective} divides by the tokens of flat groups too",
             f"one of: {', '.join(OBJECTIVES)}",
-        ),
-        (
-            train.policy.weight > 0 and rollouts.temperature != 1,
-            "rollouts.temperature",
-            "TRL's policy loss is of the tempered model, that of training/ of the model itself",
-            "set rollouts.temperature = 1, or train.policy.weight = 0",
         ),
         (bool(train.placebo), "train.placebo", "placebos are made by the reference trainer", "use train.backend = reference"),
         (rollouts.extra_groups > 0, "rollouts.extra_groups", "TRL does not replace flat groups", "set rollouts.extra_groups = 0"),
@@ -157,6 +152,7 @@ def trl_settings(config: Config, *, output: Path, longest_prompt: int) -> Compos
         temperature=rollouts.temperature,
         learning_rate=train.learning_rate,
         max_grad_norm=train.max_grad_norm,
+        max_grad_norm_ratio=train.max_grad_norm_ratio,
         **OBJECTIVES[train.policy.objective],
         epsilon=low,
         epsilon_high=high,
@@ -176,6 +172,7 @@ def trl_settings(config: Config, *, output: Path, longest_prompt: int) -> Compos
         hint_beta=hint.beta,
         hint_temperature=hint.temperature,
         hint_teacher=hint.teacher,
+        hint_mean=hint.mean,
         hint_sites=rollouts.hint_sites,
         preference_weight=preference.weight,
         preference_beta=preference.beta,

@@ -1,0 +1,102 @@
+"""Which names each module path of the guide holds, and what is said of those that are gone or still to come.
+
+    from composer_replication.trainer.data_collator import CollatorConfig      # the one that composer_replication.CollatorConfig is
+    from composer_replication.diloco.serverless import LocalProcessExecutor    # ImportError: still to come, and what to use meanwhile
+
+Nothing is imported before it is asked for, so a path costs nothing and a name has one home (the top level's table).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+_REPLAY = "DEFAULT_TEACHERS DPOPair TraceState extract_dpo_pairs replay_trace"
+_NORMALIZE = "DJNormalizer NormalizedDPOPair replay_and_normalize_trace replay_and_normalize_trace_sync"
+_ADAPTER = "TOOL_ERROR_TAG claude_states_to_trace_examples default_classify_error"
+_COLLATOR = "CollatorConfig ComposerDataCollator TokenizerLike TraceExample TraceTurn"
+_TRAINER = "ComposerReplicationConfig ComposerReplicationTrainer"
+_EXECUTORS = "LocalProcessExecutor ServerlessExecutor"
+MODULES: dict[str, str] = {
+    "loss": "LossComponents compose_loss",
+    "batch": "build_batch",
+    "opsd": "generalized_jsd_loss",
+    "distillation": "TAIDScheduler entropy_aware_opd_loss simpo_loss taid_loss teacher_entropy",
+    "teacher_replay": _REPLAY,
+    "replaysim": _NORMALIZE,
+    "replaysim.normalize": _NORMALIZE,
+    "ingestion": f"ClaudeCodeIngester {_ADAPTER}",
+    "ingestion.claude_code": "ClaudeCodeIngester TraceState",
+    "ingestion.trace_examples": _ADAPTER,
+    "trainer": f"{_COLLATOR} {_TRAINER}",
+    "trainer.composer_trainer": _TRAINER,
+    "trainer.data_collator": _COLLATOR,
+    "diloco": "make_diloco_outer_loop",
+    "diloco.serverless": f"{_EXECUTORS} HFJobsExecutor MockManager ModalExecutor ObjectStoreAllReduce",
+    "diloco.serverless.executor": _EXECUTORS,
+    "diloco.serverless.allreduce": "MockManager ObjectStoreAllReduce",
+    "diloco.serverless.modal": "ModalExecutor",
+    "diloco.serverless.hf_jobs": "HFJobsExecutor",
+    "diloco.serverless.replica_entrypoint": "*",
+    "recipes": "",
+    "recipes.prime_rl": "",
+    "recipes.prime_rl.composer_loss": "loss_fn",
+    "recipes.monarch": "",
+    "recipes.monarch.actors": "GeneratorActor TrainerActor",
+    "recipes.verl": "*",
+}
+"""The guide's module paths below `composer_replication`, and their names; "*" = whatever is asked for is still to come."""
+
+_RANKS = "accelerate launch --num_processes N -m composer_replication.cli train (one machine)"
+_DILOCO = f"DiLoCo is still to come; meanwhile train with all ranks in step: {_RANKS}"
+_LAUNCH = "recompose train is one command and resumes from its own checkpoints (--resume)"
+TO_COME: dict[str, str] = {
+    **dict.fromkeys(("make_diloco_outer_loop", "ObjectStoreAllReduce", "MockManager", "diloco.serverless.replica_entrypoint"), _DILOCO),
+    **dict.fromkeys(_EXECUTORS.split(), _DILOCO),
+    "ModalExecutor": f"the executor on Modal is still to come; meanwhile run it in a Modal function of your own: {_LAUNCH}",
+    "HFJobsExecutor": f"the executor on HF jobs is still to come; meanwhile start a job of your own: {_LAUNCH}",
+    "loss_fn": "the prime-rl backend is still to come; meanwhile its policy loss is composer_replication.losses.trust.dppo, and the"
+    " channels run in recompose train or ComposerReplicationTrainer",
+    **dict.fromkeys(
+        ("TrainerActor", "GeneratorActor"),
+        f"the Monarch backend is still to come; meanwhile recompose train samples and trains in one process, or: {_RANKS}",
+    ),
+    "recipes.verl": "the verl backend is still to come; meanwhile use recompose train, or ComposerReplicationTrainer on TRL",
+}
+GONE: dict[str, str] = {"build_batch": "it was a fixed demo conversation; run `recompose demo`, or use rollouts.envs.workshop"}
+
+
+def missing(name: str) -> ImportError | None:
+    """The error of a name that is gone or still to come; None for any other name.
+
+    >>> str(missing("build_batch"))[:19], missing("compose_loss")
+    ('build_batch is gone', None)
+    """
+    if name in GONE:
+        return ImportError(f"{name} is gone: {GONE[name]}")
+    return ImportError(f"{name}: {TO_COME[name]}") if name in TO_COME else None
+
+
+def names_of(module: str) -> list[str]:
+    """What `from MODULE import *` takes: the names of a path that are there."""
+    return [name for name in MODULES[_path(module)].split() if name != "*" and missing(name) is None]
+
+
+def reader_of(module: str) -> Callable[[str], Any]:
+    """The `__getattr__` of one path: its names from the top level, an ImportError for one that is gone or still to come."""
+    path = _path(module)
+    names = MODULES[path].split()
+
+    def read(name: str) -> Any:
+        if name in names:
+            return getattr(importlib.import_module("composer_replication"), name)
+        if "*" in names and not name.startswith("_"):
+            raise ImportError(f"{path}.{name}: {TO_COME[path]}")
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    return read
+
+
+def _path(module: str) -> str:
+    return module.removeprefix("composer_replication.").removeprefix("compat.paths.")

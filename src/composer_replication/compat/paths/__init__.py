@@ -1,0 +1,1 @@
+"""On the search path of `composer_replication` (its __init__), so that `composer_replication.trainer` is found here."""
