@@ -25,9 +25,7 @@ def work(tmp_path: Path) -> Path:
     ):
         write_stamp(tmp_path / name, made_from=[tmp_path / source for source in sources])
     (tmp_path / "examples").mkdir()
-    built = [
-        {"path": f"{tmp_path}/{name}", "sha256": made_from(tmp_path / "sites.jsonl")["sessions.jsonl"]} for name in ("sessions.jsonl",)
-    ]
+    built = [{"path": f"{tmp_path}/sessions.jsonl", "sha256": made_from(tmp_path / "sites.jsonl")["sessions.jsonl"]}]
     built += [{"path": "elsewhere/curated.jsonl", "sha256": "of somebody's own pairs"}]
     write_json(tmp_path / "examples" / "meta.json", {"inputs": built})
     return tmp_path

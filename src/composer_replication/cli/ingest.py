@@ -85,7 +85,8 @@ def ingest(
     if merged is not None:
         value["store"] = show_store(job.screen, merged)
         value["stale"] = job.tell_stale(*stale_artefacts(job.work))
-    job.finish(value, wrote=[job.sessions, job.work / RECORD], next_command=job.command("sites"))
+    as_it_was = merged is not None and not merged.is_changed
+    job.finish(value, wrote=[*([] if as_it_was else [job.sessions]), job.work / RECORD], next_command=job.command("sites"))
     return DONE
 
 

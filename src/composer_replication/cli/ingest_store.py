@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -90,6 +91,8 @@ def _replace(job: Job, write: Callable[..., int]) -> None:
         unseen = folder / job.sessions.name
         with unseen.open("wb") as stream:
             write(stream)
+            stream.flush()
+            os.fsync(stream.fileno())  # the old store may hold what no log does any more
         if scanner := job.config.ingest.scanner:
             check_file(unseen, command=scanner)
         settle(unseen, job.sessions)

@@ -26,6 +26,7 @@ from composer_replication.core.secret_encodings import decoded
 from composer_replication.core.secret_names import secret_under
 from composer_replication.core.secret_page import Page, Span
 from composer_replication.core.secret_search import secrets_on
+from composer_replication.core.secret_values import MASK
 
 JSON = Any
 MIN_ENVIRON_CHARS = 8
@@ -159,6 +160,17 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """The text without secrets; the same object if there were none."""
+        if "[REDACTED:" not in text:
+            return self._clean(text)
+        # What was removed before stays as it is, and so the same secret keeps its name: a store is redacted again where the words change.
+        pieces, last = [], 0
+        for mask in MASK.finditer(text):
+            pieces += [self._clean(text[last : mask.start()]), mask[0]]
+            last = mask.end()
+        clean = "".join([*pieces, self._clean(text[last:])])
+        return text if clean == text else clean
+
+    def _clean(self, text: str) -> str:
         if not text:
             return text
         clean = text
