@@ -89,6 +89,10 @@ def test_what_a_failed_line_may_have_removed_is_not_named_and_what_it_may_have_m
     assert "/w/z.go" not in seen_paths(at_the_end(*LISTED, *did(bash("c", "mv a.go z.go; ls"), ""), cwd="/w"))
 
 
+def test_a_line_without_end_costs_the_paths_and_no_time() -> None:
+    assert seen_paths(at_the_end(*LISTED, *did(bash("c", "rm x;" * 20_000), ""), cwd="/w")) == []
+
+
 def test_a_path_that_was_refused_since_is_not_named() -> None:
     refused = did(("r", "Read", {"file_path": "/w/a.go"}), MISSING, True)
     assert "a.go" not in seen_paths(at_the_end(*LISTED, *refused, cwd="/w"))

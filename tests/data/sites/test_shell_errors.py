@@ -56,6 +56,9 @@ MALFORMED = [
     ("shell_missing_path", "go test ./cmd/x", "Exit code 1\nstat /w/cmd/x: directory not found\nFAIL ./cmd/x [setup failed]"),
     ("shell_missing_path", "cd src/test && go test .", "Exit code 1\n(eval):cd:1: no such file or directory: src/test"),
     ("shell_missing_path", "go build ./go/cmd/x", "Exit code 1\nmain module (m) does not contain package m/go/cmd/x"),
+    ("shell_bad_option", "bun run lnit", 'Exit code 1\nerror: Script not found "lnit"'),
+    ("shell_bad_option", "pnpm run lnit", "Exit code 1\n ERR_PNPM_NO_SCRIPT  Missing script: lnit"),
+    ("shell_bad_option", "mix tset", 'Exit code 1\n** (Mix) The task "tset" could not be found'),
     ("shell_syntax", "ls; echo ===; ls", "Exit code 1\na.go\n(eval):1: == not found"),
     ("shell_bad_option", "rtk bun run test", "Exit code 2\nerror: unrecognized subcommand 'bun'\n\nUsage: rtk [OPTIONS]"),
     (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 
 import pytest
 from hypothesis import given
@@ -82,3 +83,12 @@ def test_a_name_that_is_given_twice_is_not_filled_in() -> None:
     assert parse("A=x; cat $A").simple[-1].words == ("x",)
     twice = parse("A=x; cat $A; A=y; cat $A").simple[-1]
     assert (twice.words, twice.open) == (("$A",), frozenset({"$A"}))
+
+
+@pytest.mark.parametrize(
+    "line", ["rm {" + "," * 100_000, "$(" * 50_000, "echo " + "$(a " * 10_000 + ")" * 10_000, "1> " * 30_000, "{" * 100_000]
+)
+def test_a_line_made_to_take_forever_does_not(line: str) -> None:
+    started = time.process_time()
+    parse(line)
+    assert time.process_time() - started < 20

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from composer_replication.core.trace import CLEARED_TEXT, CallRef, ToolCall, ToolResult
 from composer_replication.data.hints.context import SiteContext
-from composer_replication.data.sites.effects import Effects, Gone, effects, resolve
+from composer_replication.data.sites.effects import ANYTHING, Effects, Gone, effects, resolve
 from composer_replication.data.sites.judge import is_error, judge
 from composer_replication.data.sites.shell import Command, Simple, parse, shell_command
 from composer_replication.data.sites.shell_rules import PATH_EXPLORED, PATH_STATED, word_set
@@ -23,6 +23,8 @@ PATH_KEYS = ("file_path", "path", "notebook_path", "filename", "file", "dir", "d
 MAX_PATHS = 5
 ALIKE = 0.75
 """Smallest likeness (difflib ratio) of two names without their endings that are offered for each other."""
+MAX_CHANGES = 500
+"""A log is untrusted: of a line that does more, all that was shown counts as gone."""
 _LISTERS = frozenset(("Glob", "LS", "glob", "list_dir", "list_files", "find_files"))
 _FILE_TOOLS = frozenset(
     ("Read", "Edit", "Write", "MultiEdit", "NotebookEdit", "NotebookRead", "read", "edit", "write", "read_file", "edit_file", "write_file")
@@ -85,7 +87,7 @@ def _follow(
         cwd = (done.cwd if not failed or done.cwd == cwd else None) if call.name in _SHELL_STAYS else cwd
     elif call.name not in _FILE_TOOLS and _REMOVING_TOOL.search(call.name):
         done.changes += [Gone(full) for value in call.arguments.values() if isinstance(value, str) and (full := resolve(value, cwd))]
-    for change in done.changes:
+    for change in done.changes if len(done.changes) <= MAX_CHANGES else [ANYTHING]:
         if isinstance(change, Gone):
             for path in [path for path in shown if change.covers(path)]:
                 del shown[path]

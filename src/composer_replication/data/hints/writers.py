@@ -250,7 +250,9 @@ def shell_bad_option(context: SiteContext) -> str | None:
     said = context.evidence.text if context.evidence else ""
     if re.search(r"\bgh: Field '", said):
         return _fill("shell_query")
-    if re.search(r"[Mm]issing script|No rule to make target|no tasks? .* found|^error Command", said, re.MULTILINE):
+    if re.search(
+        r"[Mm]issing script|Script not found|No rule to make target|no tasks? .* found|^error Command|\(Mix\) The task", said, re.MULTILINE
+    ):
         return _fill("shell_task")
     if re.search(r"^accepts .*arg\(s\)", said, re.MULTILINE):
         return _fill("shell_usage")

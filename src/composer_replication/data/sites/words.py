@@ -13,6 +13,7 @@ from dataclasses import dataclass
 # Longest first: `&>>` is one operator, not three.
 _OPERATORS = ("&>>", "<<<", "&>", ">>", ">|", ">&", "<&", "<>", "&&", "||", "|&", ";;", ">", "<", "|", ";", "&", "(", ")", "\n")
 _IN_DOUBLE = frozenset('"\\$`\n')
+_BRACES = re.compile(r"\{([^{}]*)\}")
 MAX_DEPTH = 8
 """Substitutions nested deeper than this are kept as text: a log is untrusted."""
 
@@ -68,7 +69,7 @@ class _Splitter:
     def _end(self) -> None:
         if self.started:
             text = "".join(self.parts)
-            braces = not self.quoted and re.search(r"\{[^{}]*(?:,|\.\.)[^{}]*\}", text) is not None
+            braces = not self.quoted and any("," in inner or ".." in inner for inner in _BRACES.findall(text))
             self.found.append(Word(text, self.glob, self.expands or braces, tuple(self.commands), self.quoted))
         self._clear()
 
