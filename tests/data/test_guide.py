@@ -167,8 +167,8 @@ def test_everyday_errors_have_the_guides_kinds(kind: str, text: str) -> None:
 
 
 def test_a_long_error_takes_no_longer_than_its_length() -> None:
-    """240 KB of the beginning of a sentence took 18 s: each of them looked for its end in all the rest."""
+    """240 KB of the beginning of a sentence took 14 s: each of them looked for its end in all the rest."""
     began = time.process_time()
     for piece in ("permission to use ", "env: ", "permission to ", "spawn ", "file "):
-        assert default_classify_error(piece * (240_000 // len(piece))) == "tool_error"
-    assert time.process_time() - began < 6.0
+        assert default_classify_error(piece * (400_000 // len(piece))) == "tool_error"
+    assert time.process_time() - began < 5.0

@@ -25,8 +25,8 @@ GUIDE_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "permission_denied",
         re.compile(
-            r"permission denied|permission to use .{1,200} (?:was|has been) denied|\bpermission to \S{1,200} denied|\baccess (?:is |was )?denied"
-            r"|\bE(?:ACCES|PERM)\b|PermissionError|operation not permitted|\b403 forbidden",
+            r"permission denied|permission to use .{1,200} (?:was|has been) denied|\bpermission to \S{1,200} denied"
+            r"|\baccess (?:is |was )?denied|\bE(?:ACCES|PERM)\b|PermissionError|operation not permitted|\b403 forbidden",
             re.I,
         ),
     ),
