@@ -171,4 +171,4 @@ def test_a_long_error_takes_no_longer_than_its_length() -> None:
     began = time.process_time()
     for piece in ("permission to use ", "env: ", "permission to ", "spawn ", "file "):
         assert default_classify_error(piece * (400_000 // len(piece))) == "tool_error"
-    assert time.process_time() - began < 5.0
+    assert time.process_time() - began < 8.0
