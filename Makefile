@@ -1,13 +1,13 @@
 # make demo   set up by itself, then: a small student's own logs -> hints -> three channels -> a table with a placebo (three to four minutes)
 # make test   set up by itself, then: every check and every test
-# Others: setup, mutants, peers (the TRL backend in .venv-peers), data-juicer (curation against the real one, 600 MB), bench, evidence (docs/evidence.md anew, about an hour), format, clean. Another Python: make test PYTHON=python3.12
+# Others: setup, table (README's, from the last make test), mutants (those that a change touches, and a sample), mutants-all, peers (the TRL backend in .venv-peers), data-juicer (curation against the real one, 600 MB), bench, evidence (docs/evidence.md anew, about an hour), format, clean. Another Python: make test PYTHON=python3.12
 PYTHON ?= python3
 BIN := .venv/bin
 export TOKENIZERS_PARALLELISM ?= false
 # Nothing here may reach for a model hub.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: setup demo test lint unit mutants peers data-juicer bench evidence format clean
+.PHONY: setup demo test table lint unit mutants mutants-all peers data-juicer bench evidence format clean
 
 setup:
 	@$(PYTHON) scripts/setup.py
@@ -19,6 +19,10 @@ demo: setup
 
 test: setup lint unit
 
+# README's table of capabilities, from the result of the last `make test`; the tests only check it.
+table: setup
+	$(BIN)/python scripts/capabilities.py --write
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -27,13 +31,16 @@ lint: setup
 	$(BIN)/python scripts/caps.py
 
 # One thread a process: two processes run the tests.
-unit mutants: export OMP_NUM_THREADS ?= 1
+unit mutants mutants-all: export OMP_NUM_THREADS ?= 1
 
 unit: setup
 	$(BIN)/python scripts/run_tests.py
 
 mutants: setup
 	$(BIN)/python scripts/mutants.py
+
+mutants-all: setup
+	$(BIN)/python scripts/mutants.py --all
 
 peers:
 	@$(PYTHON) scripts/run_peers.py

@@ -29,7 +29,8 @@ from pathlib import Path
 from typing import Any
 
 from composer_replication.core.redact import Redactor, find_secrets
-from composer_replication.core.secret_rules import LOOSE_RULES, TOKEN_RULES
+from composer_replication.core.secret_places import PLACE_RULES
+from composer_replication.core.secret_tokens import TOKEN_RULES
 from composer_replication.core.trace import ToolCall
 from composer_replication.data.ingestion.claude_code import ingest
 from composer_replication.data.ingestion.find import find_logs
@@ -94,7 +95,7 @@ def mb_per_s(run: Callable[[str], object], texts: Sequence[str], *, repeat: int)
 
 def plain_loop() -> Callable[[str], object]:
     """Every pattern in turn on every text."""
-    patterns: list[re.Pattern[str]] = [rule.pattern for rule in (*TOKEN_RULES, *(rule for _, rules in LOOSE_RULES for rule in rules))]
+    patterns: list[re.Pattern[str]] = [rule.pattern for rule in (*TOKEN_RULES, *PLACE_RULES)]
 
     def run(text: str) -> None:
         for pattern in patterns:

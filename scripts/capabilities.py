@@ -1,14 +1,16 @@
-"""Write the README's table of capabilities from capabilities.toml and the result of the last test run.
+"""Check the README's table of capabilities against capabilities.toml and the result of the last test run, or write it.
 
-    python scripts/capabilities.py build/junit.xml [--check]
+    python scripts/capabilities.py [build/junit.xml]            exit code 1 where README.md is stale; writes nothing
+    python scripts/capabilities.py [build/junit.xml] --write    (make table)
 
     [[capability]]
     name = "Ingest Claude Code sessions"
     tests = ["tests/data/ingestion/test_claude_code.py::test_eras"]     # works: all of them passed
-    # or: not_run = "needs a GPU"    or: absent = "next issue"
+    # or: not_run = "needs a GPU"    or: absent = "next issue"    or: public_sessions = ["tests/..."]
 
-A test that is named and does not exist, or failed, is an error; one case that was skipped makes the row "not run here".
-With --check nothing is written, and a README that differs is an error.
+A test that is named and does not exist, or failed, is an error; one case that was skipped makes the row "not run here". The table is the
+same with the public sessions and without: what was skipped for want of them counts for no row that has a case of its own which passed, and
+rows of `public_sessions` say in both cases that they need them. Where they are there, a failure is an error like any other.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+NEEDS_PUBLIC_SESSIONS = "needs the public sessions"
+"""How the reason of a skip begins where the public sessions are not there."""
 BEGIN, END = "<!-- capabilities: begin (written by scripts/capabilities.py) -->", "<!-- capabilities: end -->"
 
 
@@ -46,8 +50,8 @@ def status(entry: dict[str, object], results: dict[str, dict[str, str]]) -> tupl
         return "absent", str(entry["absent"])
     if "not_run" in entry:
         return "not run here", str(entry["not_run"])
-    tests = entry["tests"]
-    assert isinstance(tests, list) and tests, f"{entry['name']}: needs tests, not_run or absent"
+    tests, public = entry.get("tests", entry.get("public_sessions")), "public_sessions" in entry
+    assert isinstance(tests, list) and tests, f"{entry['name']}: needs tests, public_sessions, not_run or absent"
     for node in tests:
         path, _, name = str(node).partition("::")
         cases = {n: s for n, s in results.get(path, {}).items() if not name or n == name or n.startswith(name + "[")}
@@ -55,10 +59,11 @@ def status(entry: dict[str, object], results: dict[str, dict[str, str]]) -> tupl
             raise SystemExit(f"capabilities: {entry['name']}: no test {node} ran")
         if "failed" in cases.values():
             raise SystemExit(f"capabilities: {entry['name']}: {node} failed")
-        reasons = [reason for reason in cases.values() if reason]
+        wanting = {n for n, reason in cases.items() if reason.startswith(NEEDS_PUBLIC_SESSIONS)}
+        reasons = [reason for n, reason in cases.items() if reason and not (n in wanting and (public or len(wanting) < len(cases)))]
         if reasons:
             return "not run here", reasons[0]
-    return "works", "<br>".join(f"`{node}`" for node in tests)
+    return "with the public sessions" if public else "works", "<br>".join(f"`{node}`" for node in tests)
 
 
 def table(entries: list[dict[str, object]], results: dict[str, dict[str, str]]) -> str:
@@ -71,7 +76,7 @@ def table(entries: list[dict[str, object]], results: dict[str, dict[str, str]]) 
 
 
 def main(arguments: list[str]) -> int:
-    """Write the table, or check it; returns the exit code."""
+    """Check the table, or write it; returns the exit code."""
     junit = Path(next((a for a in arguments if not a.startswith("-")), "build/junit.xml"))
     entries = tomllib.loads((ROOT / "capabilities.toml").read_text("utf-8"))["capability"]
     readme = ROOT / "README.md"
@@ -85,8 +90,8 @@ def main(arguments: list[str]) -> int:
     if wanted == text:
         print("capabilities: README.md is up to date")
         return 0
-    if "--check" in arguments:
-        print("capabilities: README.md is stale; run `make test` and commit README.md")
+    if "--write" not in arguments:
+        print("capabilities: README.md is stale; `make table` writes it from the last `make test`")
         return 1
     readme.write_text(wanted, "utf-8")
     print("capabilities: README.md was rewritten; commit it")

@@ -2,6 +2,8 @@
 
     python scripts/fetch_traces.py FOLDER [--from REPOSITORY=LOCAL_GIT_DIR ...]
     export COMPOSER_REPLICATION_TRACES=FOLDER
+    python scripts/fetch_traces.py FOLDER --manifest tests/labels/manifest.json     # those of the second set of labels
+    export COMPOSER_REPLICATION_LABEL_SESSIONS=FOLDER
 
 Each file is taken with git from the commit that the manifest names and refused unless its sha256 is the manifest's.
 Needs network access to the repositories' host, which CI has not: what was tried is --from, which reads a local clone.
@@ -54,10 +56,11 @@ def main(arguments: list[str]) -> int:
     """Fetch every file of the manifest; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--manifest", type=Path, default=MANIFEST)
     parser.add_argument("--from", dest="local", action="append", default=[], metavar="REPOSITORY=GIT_DIR")
     options = parser.parse_args(arguments)
     local = dict(pair.split("=", 1) for pair in options.local)
-    manifest = json.loads(MANIFEST.read_text("utf-8"))
+    manifest = json.loads(options.manifest.read_text("utf-8"))
     groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for entry in manifest["files"]:
         groups[entry["repository"], entry["commit"]].append(entry)
@@ -70,8 +73,11 @@ def main(arguments: list[str]) -> int:
                 fetch_commit(f"{manifest['host']}/{repository}", commit, into=folder)
             for entry in entries:
                 save(git("show", f"{commit}:{entry['path']}", folder=folder), entry, into=options.folder)
-    shutil.copyfile(EXPECTED, options.folder / "EXPECTED.json")
-    print(f"fetch_traces: done; now: export COMPOSER_REPLICATION_TRACES={options.folder.resolve()}")
+    ours = options.manifest.resolve() == MANIFEST
+    if ours:
+        shutil.copyfile(EXPECTED, options.folder / "EXPECTED.json")
+    variable = "COMPOSER_REPLICATION_TRACES" if ours else "COMPOSER_REPLICATION_LABEL_SESSIONS"
+    print(f"fetch_traces: done; now: export {variable}={options.folder.resolve()}")
     return 0
 
 

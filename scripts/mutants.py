@@ -1,6 +1,11 @@
 """Prove that the tests can fail: apply each known mistake to a copy of the tree and require a red test.
 
-    python scripts/mutants.py [NAME ...]      tests/mutants/NAME.patch; without a name all of them, and only the failures are printed
+    python scripts/mutants.py NAME ...        tests/mutants/NAME.patch
+    python scripts/mutants.py                 those that a change touches, and a sample that moves on every day (make mutants)
+    python scripts/mutants.py --all           every one (make mutants-all)
+
+A mutant is touched where its patch, a file that it patches or a file of its tests is another than when it was last caught:
+tests/mutants/caught.json keeps a fingerprint of these. Outside of CI it is written; commit it with the change.
 
 A patch begins with comment lines that say why it matters and which tests must go red:
 
@@ -14,7 +19,11 @@ exist, or leaves one of its tests green.
 
 from __future__ import annotations
 
+import datetime
+import hashlib
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +33,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 COPIED = ("src", "tests", "examples", "docs", "pyproject.toml", "README.md", "scripts", "Makefile", "capabilities.toml", "benchmarks")
+CAUGHT = Path("tests") / "mutants" / "caught.json"
+SAMPLE = 24
+"""So many of the untouched are judged each day, others the next: within two or three weeks every one was."""
 TIMEOUT_S = 600
 GREEN, RED = 0, 1  # exit codes of pytest; every other one is a broken run
 
@@ -50,6 +62,38 @@ def read_mutant(path: Path) -> Mutant:
         elif name == "why":
             why = value.strip()
     return Mutant(path=path, tests=tuple(tests), why=why)
+
+
+def fingerprint(root: Path, mutant: Mutant) -> str:
+    """A hash of the patch, of the files that it patches and of the files of its tests; what is missing counts as empty."""
+    patched = re.findall(r"^\+\+\+ b/(\S+)", mutant.path.read_text("utf-8"), re.MULTILINE)
+    names = [*patched, *(test.partition("::")[0] for test in mutant.tests)]
+    parts = [mutant.path.read_bytes(), *((root / name).read_bytes() if (root / name).is_file() else b"" for name in dict.fromkeys(names))]
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:16]
+
+
+def chosen_of(root: Path, mutants: list[Mutant], *, day: int) -> list[Mutant]:
+    """The touched ones, and the day's sample of the others."""
+    known = read_caught(root)
+    touched = [m for m in mutants if known.get(m.path.stem) != fingerprint(root, m)]
+    rest = [m for m in mutants if m not in touched]
+    first = day * SAMPLE % max(1, len(rest))
+    return [*touched, *(rest + rest)[first : first + min(SAMPLE, len(rest))]]
+
+
+def read_caught(root: Path) -> dict[str, str]:
+    """The fingerprint with which each mutant was last caught."""
+    path = root / CAUGHT
+    return json.loads(path.read_text("utf-8")) if path.exists() else {}
+
+
+def write_caught(root: Path, caught: list[Mutant], mutants: list[Mutant]) -> None:
+    """Note those that were caught, and forget those that are no more."""
+    names = {m.path.stem for m in mutants}
+    known = {name: value for name, value in read_caught(root).items() if name in names} | {
+        m.path.stem: fingerprint(root, m) for m in caught
+    }
+    (root / CAUGHT).write_text(json.dumps(dict(sorted(known.items())), indent=0) + "\n", "utf-8")
 
 
 def copy_tree(root: Path, into: Path) -> None:
@@ -113,27 +157,33 @@ def _last(output: str) -> str:
     return " | ".join(output.strip().splitlines()[-3:])
 
 
-def main(names: list[str]) -> int:
-    """Judge the named mutants, or all; returns the exit code."""
+def main(words: list[str]) -> int:
+    """Judge the named mutants, the touched and the day's sample, or all; returns the exit code."""
     root = Path(__file__).resolve().parent.parent
-    paths = sorted((root / "tests" / "mutants").glob("*.patch"))
-    chosen = [p for p in paths if not names or p.stem in names]
-    unknown = set(names) - {p.stem for p in chosen}
-    if unknown or not chosen:
-        print(f"mutants: none named {', '.join(sorted(unknown)) or 'at all'}; there are: {', '.join(p.stem for p in paths)}")
+    names = [word for word in words if word != "--all"]
+    every = [read_mutant(p) for p in sorted((root / "tests" / "mutants").glob("*.patch"))]
+    unknown = set(names) - {m.path.stem for m in every}
+    if unknown or not every:
+        print(f"mutants: none named {', '.join(sorted(unknown)) or 'at all'}; there are: {', '.join(m.path.stem for m in every)}")
         return 1
-    mutants = [read_mutant(p) for p in chosen]
+    if names:
+        mutants = [m for m in every if m.path.stem in names]
+    else:
+        mutants = every if "--all" in words else chosen_of(root, every, day=datetime.date.today().toordinal())
+        print(f"mutants: {len(mutants)} of {len(every)}", flush=True)
     if problem := baseline(root, mutants):
         print(f"mutants: {problem}")
         return 1
-    failed = 0
+    caught: list[Mutant] = []
     with ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, 4)) as pool:
         for mutant, problem in zip(mutants, pool.map(lambda m: judge(root, m), mutants), strict=True):
-            failed += bool(problem)
+            caught += [] if problem else [mutant]
             if problem or names:
                 print(f"{'FAILED' if problem else 'caught':7} {mutant.path.stem}: {problem or mutant.why}", flush=True)
-    print(f"mutants: {len(mutants) - failed} caught, {failed} not")
-    return 1 if failed else 0
+    if not os.environ.get("CI"):
+        write_caught(root, caught, every)
+    print(f"mutants: {len(caught)} caught, {len(mutants) - len(caught)} not")
+    return 0 if len(caught) == len(mutants) else 1
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ _MAY_STARVE = ("--train.starved_steps", "1000")
 _FORK = ("--train.fork", "true", *_MAY_STARVE)
 # A hint that is credit has no divergence of its own: the demo's would be set and not read, which is refused.
 _CREDIT = (*_MAY_STARVE, "--train.hint.divergence", "jsd", "--train.hint.combination")
+_PENALTY = ("--train.policy.behaviours.unresolvable_calls", "0.5")
 _CLONE = ("--train.preference.objective", "clone", "--train.preference.anchor", "0")
 
 
@@ -102,6 +103,9 @@ ARMS: Mapping[str, Arm] = {
         flags=(*_HINT, "--train.hint.teacher", "trust_region"),
         like="hint",
     ),
+    "hint_token_mean": Arm(
+        text="hint alone, a mean over tokens in place of one over messages", flags=(*_HINT, "--train.hint.mean", "token"), like="hint"
+    ),
     "logged": Arm(text="hint alone, on the messages as they stand in the logs; no rollouts", flags=_LOGGED, like="hint"),
     "fork": Arm(
         text="hint alone, on what the student writes at the logs' sites, where it fails again", flags=(*_LOGGED, *_FORK), like="hint"
@@ -137,6 +141,10 @@ ARMS: Mapping[str, Arm] = {
         like=AFTER,
         stops=True,
     ),
+    "policy_penalised": Arm(
+        text="policy alone, each unresolvable call costs half of the reward", flags=(*_POLICY, *_PENALTY), like="policy"
+    ),
+    "penalised": Arm(text="all three, each unresolvable call costs half of the reward", flags=_PENALTY, like=AFTER),
     "trl_after": Arm(
         text="all three channels in TRL's trainer, without anchors, which it does not host",
         flags=("--train.backend", "trl", "--train.preference.anchor", "0"),

@@ -14,8 +14,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-ROOMS = ("core", "data", "evaluation", "losses", "models", "rollouts", "tokens", "training")
-"""All that a run or an evaluation may execute; what only prints (cli, report) is left out."""
+ROOMS = ("data/curate", "data/hints", "data/replay", "data/sites", "evaluation", "losses", "models", "rollouts", "tokens", "training")
+"""What finds, hints, pairs, trains, plays and judges; what reads logs, asks other models, checks settings or prints is not here."""
+LEFT_OUT = ("guide.py", "backends/")
+"""Names of the earlier framework, and other trainers: no arm runs them but the TRL arms, which name their commit."""
 PACKAGE = Path("src/composer_replication")
 SHOWN = 6
 
@@ -23,7 +25,8 @@ SHOWN = 6
 def code_files(root: Path) -> dict[str, str]:
     """File below the package -> the first 12 digits of its hash."""
     paths = sorted(path for room in ROOMS for path in (root / PACKAGE / room).rglob("*.py"))
-    return {path.relative_to(root / PACKAGE).as_posix(): _digest(path.read_text("utf-8"))[:12] for path in paths}
+    names = {path: path.relative_to(root / PACKAGE).as_posix() for path in paths}
+    return {name: _digest(path.read_text("utf-8"))[:12] for path, name in names.items() if not any(part in name for part in LEFT_OUT)}
 
 
 def code_sha256(root: Path) -> str:

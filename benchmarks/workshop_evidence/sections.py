@@ -18,6 +18,7 @@ PLACEBO, BEFORE = "placebo", "before"
 PAIRS = ("hint_policy", "hint_preference", "policy_preference")
 SINGLE = ("policy", "hint", "preference")
 TITLES = {"1": "Level 1: three planted families of mistakes", "2": "Level 2, the counter-example: exploration finds the answers"}
+PENALTY = "Does a penalty on unresolvable calls mend the other mistakes"
 QUESTIONS: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (
     (
         "Does a channel's information do it, or training as such",
@@ -36,6 +37,7 @@ QUESTIONS: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (
     ),
     ("Is the mistaken message the right place for the hint", (("hint", "wrong_site"),)),
     ("Which teacher, at the same learning rate", (("hint", "hint_live"), ("hint", "hint_ema"), ("hint", "hint_trust"))),
+    ("Over what is the hint's mean taken", (("hint", "hint_token_mean"),)),
     (
         "Which policy objective, at the same learning rate",
         tuple((name, other) for name in ("grpo", "dapo", "gspo", "cispo") for other in ("policy", "policy_placebo")),
@@ -62,12 +64,16 @@ QUESTIONS: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (
         "Does TRL's trainer do what the reference loop does, at the same steps",
         (("trl_policy", "policy"), ("trl_policy", "policy_placebo"), ("trl_after", AFTER), ("trl_after", PLACEBO)),
     ),
+    (PENALTY, (("policy_penalised", "policy"), ("penalised", AFTER))),
     (
         "Do the stop rules save a policy that collapses",
         (("collapse", BEFORE), ("collapse_stopped", BEFORE), ("collapse_stopped", "collapse")),
     ),
 )
 NOTES: Mapping[str, str] = {
+    PENALTY: "The mechanism of the harm: a listing costs a message more than the budget has; a guessed path costs none and is right one"
+    " time in three. A policy that unlearns the listing (B) and has not learnt the search reads a guessed path: `file_missing`, in tasks of"
+    " the kinds set and both. The recipe's own remedy is to penalise such calls and never to drop them.",
     "Which policy objective, at the same learning rate": "A step takes one gradient on its own fresh rollouts, so every ratio is 1 and no"
     " clip acts: there `gspo` is `grpo` and `cispo` is `dapo`, by their formulas. What differs is how advantages are scaled and summed.",
     "Does TRL's trainer do what the reference loop does, at the same steps": "Not on the same episodes: TRL's environment has one set of"
@@ -267,7 +273,11 @@ def _questions(found: Mapping[str, Any]) -> Iterator[str]:
         pairs = [pair for a, b in asked if (pair := pair_of(found["paired"], a, b)) is not None]
         if pairs:
             note = f"{NOTES[title]}\n\n" if title in NOTES else ""
-            yield f"### {title}?\n\n{note}" + "\n".join(f"- {_answer(pair)}" for pair in pairs)
+            lines = [f"- {_answer(pair)}" for pair in pairs]
+            if title == PENALTY:
+                others = [(pair, pair_of(found["paired"], pair["a"], pair["b"], OTHER)) for pair in pairs]
+                lines += [f"- Other mistakes: `{p['a']}` - `{p['b']}` = {told(other)} per episode." for p, other in others if other]
+            yield f"### {title}?\n\n{note}" + "\n".join(lines)
 
 
 def _answer(pair: Mapping[str, Any]) -> str:

@@ -161,6 +161,21 @@ def test_what_cannot_be_placed_is_counted(renderer: Renderer) -> None:
     assert few.facts["sites/used"] == 3 and few.facts["sites/not_drawn"] == 1
 
 
+def test_two_failing_calls_of_one_message_are_one_view_with_both_hints(renderer: Renderer) -> None:
+    messages = [
+        said(("read_file", {"path": "a.py"}), ("str_replace", {"path": "a.py", "find": "x = 1", "new": "x = 2"})),
+        answered("read_file", "{'error': 'Tool read_file not found.'}"),
+        answered("str_replace", MISSING),
+        said(text="Done."),
+    ]
+    made = producer(renderer).make([played(renderer, messages)], max_sites=1)
+    (view,) = made.examples[0].hints
+    text = renderer.codec.decode(list(view.hint_ids))
+    assert len(view.site_ids) == 2 and view.kinds == {"unknown_tool", "bad_arguments"} and "view_file" in text and "old" in text
+    facts = made.facts
+    assert (facts["sites/found"], facts["sites/used"], facts["sites/messages"], facts["sites/not_drawn"]) == (2, 2, 1, 0)
+
+
 def test_parallel_calls_are_answered_in_order(renderer: Renderer) -> None:
     messages = [
         said(("view_file", {"path": "a.py"}), ("view_file", {"path": "gone.py"})),

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.workshop_evidence.numbers import block_of, level_numbers, pooled, pooled_row, questions
+from benchmarks.workshop_evidence.numbers import block_of, evaluation_seed_of, level_numbers, pooled, pooled_row, questions
 from composer_replication.core.config.rollouts import EvaluateSettings
 from composer_replication.core.errors import DataError
 from composer_replication.evaluation.rows import paired
-from composer_replication.evaluation.success import Played
+from composer_replication.evaluation.success import Played, evaluation_tasks
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from tests.evaluation.small_judge import played_by, solver
 
@@ -85,3 +85,11 @@ def test_the_headline_has_more_seeds_than_the_rest(good: list[Played]) -> None:
     assert sizes["after", "before"] == 5 and sizes["hint", "wrong_site"] == 3
     with pytest.raises(DataError, match="wrong_site was trained with the seeds"):
         level_numbers({**arms, "wrong_site": {**three, 4: good}}, settings=SETTINGS, seed=1)
+
+
+def test_every_seed_and_level_has_tasks_of_its_own() -> None:
+    places = [(level, seed) for level in (1, 2) for seed in (11, 12, 13)]
+    drawn = [evaluation_seed_of(31415, level=level, seed=seed) for level, seed in places]
+    assert len(set(drawn)) == len(places)
+    ids = [{t.id for t in evaluation_tasks(EvaluateSettings(tasks=24), seed=seed)} for seed in drawn]
+    assert all(len(a & b) < 6 for i, a in enumerate(ids) for b in ids[:i])

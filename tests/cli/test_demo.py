@@ -125,6 +125,7 @@ def test_with_json_every_verb_prints_one_object_and_nothing_else(shown: tuple[Pa
         "doctor": [[]],
         "init": [["-o", str(tmp_path / "other")], ["--schema"]],
         "ingest": [[]],
+        "sessions": [[]],
         "sites": [[]],
         "hints": [[]],
         "replay": [[]],

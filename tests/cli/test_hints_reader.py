@@ -105,6 +105,7 @@ def test_a_reader_behind_an_endpoint_is_paid_once_and_sent_no_secret(work: Path)
     secrets = planted(per_kind=2)
     text = "\n".join(one.text for one in secrets)
     (work / "logs" / "one.jsonl").write_text("\n".join(log_lines(text)) + "\n", "utf-8")
+    (work / "recompose" / "sessions.jsonl").unlink()  # another log of the same name: it would be kept apart
     recompose("ingest", "logs", "--ingest.redact", "false", cwd=work)
     recompose("sites", cwd=work)
     (site,) = [s for s in read_sites(work / "recompose" / "sites.jsonl") if s.category == "mistake"]

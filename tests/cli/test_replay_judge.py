@@ -50,8 +50,9 @@ def test_a_judge_of_the_settings_makes_pairs_and_is_paid_through_the_ledger(tmp_
         assert value["pairs"] == len(pairs) == 4 and {pair.evidence["tier"] for pair in pairs} == {"judge"}
         asked = [one for one in endpoint.seen if one.model == "yew-1"]
         assert len(asked) == value["judge"]["bought"] == 20 <= bill["teachers"]["yew"]["calls"]
-        assert sum(one.usd for one in asked) == pytest.approx(value["judge"]["usd"], abs=1e-6)
-        assert value["usd"] == pytest.approx(endpoint.billed_usd, abs=1e-6) and value["usd"] < bill["most_usd"]
+        billed = sum(one.usd for one in asked)
+        assert billed <= value["judge"]["usd"] < 6 * billed, "our own count, at full prices"
+        assert endpoint.billed_usd <= value["usd"] < 6 * endpoint.billed_usd and value["usd"] < bill["most_usd"]
         assert pairs[0].evidence["judge"] == "yew" and pairs[0].evidence["usd"]["yew"] > 0
         text = recompose("replay", "--max-usd", "1", cwd=tmp_path).out
         assert "judge yew: different 12, kept 20, same 8" in text and len(endpoint.seen) == 32, "a second run costs nothing"

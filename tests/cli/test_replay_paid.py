@@ -128,14 +128,23 @@ def test_the_ceiling_ends_it_with_code_4_and_what_was_bought_is_kept(tmp_path: P
         assert (work / "answers.jsonl").read_bytes() == text, "a replay that bought nothing took the place of one that did"
 
 
-def test_two_processes_at_once_pay_once(tmp_path: Path) -> None:
-    with Endpoint(delay_s=0.01) as endpoint:
-        work = prepare(tmp_path, endpoint.url, sessions=6, steps=4)
-        both = [start(tmp_path, "--max-usd", "1", "--json") for _ in range(2)]
-        ended = [(process.communicate(timeout=120), process.returncode) for process in both]
-        assert [code for _, code in ended] == [0, 0], ended
-        assert Counter(one.name for one in endpoint.seen).most_common(1)[0][1] == 1 and len(endpoint.seen) == 72
-        assert len(answered_in(work)) == 72 and not with_the_key(tmp_path)
+def test_the_second_of_two_processes_is_told_and_a_dead_ones_lock_is_taken_over(tmp_path: Path) -> None:
+    with Endpoint(plan=lambda number, body: "hang") as endpoint:
+        work = prepare(tmp_path, endpoint.url, sessions=3, steps=2)
+        first = start(tmp_path, "--max-usd", "1", "--json")
+        deadline = time.monotonic() + 60
+        while not endpoint.seen and time.monotonic() < deadline:
+            time.sleep(0.01)
+        out, _ = start(tmp_path, "--max-usd", "1", "--json").communicate(timeout=60)
+        told = json.loads(out)["error"]
+        assert told["exit_code"] == 1 and f"another replay is at work on this folder: process {first.pid}" in told["what"]
+        first.kill()
+        first.communicate()
+        assert (work / ".replay.lock").exists()
+        endpoint.plan = lambda number, body: "ok"
+        last = start(tmp_path, "--max-usd", "1", "--json")
+        assert last.communicate(timeout=120) and last.returncode == 0 and len(answered_in(work)) == 18
+        assert not (work / ".replay.lock").exists() and not with_the_key(tmp_path)
 
 
 def test_paid_teachers_need_a_ceiling_and_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 import torch
 
+from composer_replication.cli import hints_audit
+from composer_replication.cli.flags import Common
+from composer_replication.cli.job import open_job
 from composer_replication.cli.student import make_tokenizer
-from composer_replication.core.codec import record_to_json
+from composer_replication.core.codec import read_hints, record_to_json
 from composer_replication.core.config.data import HeldOutSettings
 from composer_replication.core.config.root import Config
 from composer_replication.core.jsonl import write_lines
@@ -25,7 +28,7 @@ from composer_replication.tokens.artefact import load_dataset
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.tokens.split import is_held_out
 from tests.cli.test_ingest import log_lines
-from tests.cli.workspace import files, fill, recompose, session
+from tests.cli.workspace import files, fill, inside, recompose, session
 from tests.training.test_ranks import free_port
 
 pytestmark = pytest.mark.train
@@ -195,6 +198,28 @@ def test_the_audit_measures_each_kind_and_writes_what_it_measured(work: Path) ->
     assert [(k["kind"], k["n"]) for k in value["audit"]["kinds"]] or value["audit"]["skipped"]["no_donor"] == 2
     out = recompose("hints", "--audit", cwd=work).out
     assert "no kind is kept: `build` and `train` refuse" in out and "knows nothing yet" in out
+
+
+def test_the_audit_counts_the_hints_that_could_not_be_built(work: Path) -> None:
+    """What does not fit was dropped without a word: "4 sites" where there were 17 hints."""
+    hints = [json.loads(line) for line in (work / "recompose" / "hints.jsonl").read_text("utf-8").splitlines()]
+    hints[0]["text"] = "word " * 3000
+    write_lines(work / "recompose" / "hints.jsonl", hints)
+    for name in ("audit.json", "audit.meta.json"):
+        (work / "recompose" / name).unlink(missing_ok=True)
+    measured, lost = _examples_of(work)
+    assert (len(measured), lost) == (1, {"too_long": 1})
+
+
+def test_an_audit_without_any_view_says_what_became_of_the_hints(work: Path) -> None:
+    said = recompose("hints", "--audit", "--build.max-tokens", "100", cwd=work)
+    assert said.code == 1 and "none of 2 hints could be built into a view: too_long 2" in said.err
+
+
+def _examples_of(work: Path) -> tuple[list[TrainingExample], dict[str, int]]:
+    with inside(work):
+        job = open_job(Common())
+        return hints_audit._examples(job, make_tokenizer(job.config, job.sessions), list(read_hints(job.hints)))
 
 
 def two_sessions(work: Path) -> tuple[Session, Session, HeldOutSettings]:

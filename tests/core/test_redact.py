@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from composer_replication.core.redact import Redactor, secrets_of
 from composer_replication.core.secret_letters import entropy_bits
-from composer_replication.core.secret_rules import LOOSE_RULES, TOKEN_RULES
+from composer_replication.core.secret_places import PLACE_RULES
+from composer_replication.core.secret_tokens import TOKEN_RULES
 
 RNG = random.Random(5)
 ALNUM = string.ascii_letters + string.digits
@@ -140,7 +141,7 @@ CONTEXTUAL = (
 
 def test_every_rule_is_tried_by_a_secret() -> None:
     apart = {kind for kind, _, _ in CONTEXTUAL} | {"aws_secret"}
-    assert {rule.kind for rule in (*TOKEN_RULES, *(r for _, rules in LOOSE_RULES for r in rules))} - apart <= set(SECRETS)
+    assert {rule.kind for rule in (*TOKEN_RULES, *PLACE_RULES)} - apart <= set(SECRETS)
 
 
 @pytest.mark.parametrize(("kind", "text", "secret"), CONTEXTUAL)

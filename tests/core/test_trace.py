@@ -92,9 +92,9 @@ def test_copied_turns_are_context_and_never_the_session_s_own() -> None:
         ((Segment(start=0, end=4),), "end at turn 4"),
         ((Segment(start=0, end=6),), "does not continue"),
         ((Segment(start=0, end=3), Segment(start=2, end=5)), "does not continue at turn 3"),
-        ((Segment(start=0, end=3), Segment(start=3, end=5, context=((2, 4),))), "out of order"),
-        ((Segment(start=0, end=3), Segment(start=3, end=5, context=((1, 2), (0, 1)))), "out of order"),
-        ((Segment(start=0, end=3), Segment(start=3, end=5, context=((1, 1),))), "out of order"),
+        ((Segment(start=0, end=3), Segment(start=3, end=5, context=((2, 4),))), "is not before it"),
+        ((Segment(start=0, end=3), Segment(start=3, end=5, context=((1, 2), (0, 2)))), "holds a turn twice"),
+        ((Segment(start=0, end=3), Segment(start=3, end=5, context=((1, 1),))), "is not before it"),
     ],
 )
 def test_segments_that_contradict_the_turns_are_refused(segments: tuple[Segment, ...], says: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import random
@@ -77,6 +78,17 @@ def test_a_planted_effect_is_measured_to_its_exact_size(max_tokens: int) -> None
         assert kind.hint == pytest.approx(-gain - math.log(VOCAB - 1 + math.exp(-gain)), abs=1e-5)
         assert kind.shuffled == pytest.approx(-math.log(VOCAB - 1 + math.exp(-gain)), abs=1e-5)
     assert audit.kinds[-1].lift.n == 18 and audit.kinds[-1].lift.clusters == 8
+
+
+def test_a_view_with_the_hints_of_several_calls_counts_under_each_kind() -> None:
+    """One message is one view: without this a kind that only stands beside another would never be measured, and so never be kept."""
+    plain = sites(18)
+    joined = [
+        dataclasses.replace(e, hints=tuple(dataclasses.replace(v, others=((f"{v.site_id}+", "beside"),)) for v in e.hints)) for e in plain
+    ]
+    audit = audit_hints(Avoider(0.7), joined, pad_id=0, max_tokens=999, min_lift=0.1, seed=7)
+    rows = {row.kind: row.lift.n for row in audit.kinds}
+    assert rows.pop("beside") == rows.pop("all") == 18 == sum(rows.values())
 
 
 def test_a_hint_that_names_the_mistake_has_negative_lift() -> None:

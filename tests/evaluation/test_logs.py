@@ -56,6 +56,15 @@ def test_a_subagent_of_a_session_that_is_trained_on_is_left_out_and_so_is_what_c
     assert found.left_out == {"copied": 1, "shared_session": 1, "training": 1, "whole_message": 1}
 
 
+def test_paths_that_were_only_looked_for_are_counted_apart() -> None:
+    first = held().sites[0].session
+    looked = replace(site("file_missing", name=first.id), kind="path_explored", category="failed_check")
+    found = held_out_sites(lambda: [first], sites=[looked], settings=BY_REPOSITORY)
+    assert (found.sites, found.left_out) == ((), {"path_explored": 1})
+    asked_for = replace(looked, category="mistake")
+    assert len(held_out_sites(lambda: [first], sites=[asked_for], settings=BY_REPOSITORY).sites) == 1
+
+
 def test_a_split_by_session_alone_is_told_and_supports_no_claim() -> None:
     found = held(HeldOutSettings(by="session", fraction=0.5))
     assert found.num_shared > 0

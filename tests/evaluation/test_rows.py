@@ -169,3 +169,11 @@ def test_a_channel_is_compared_with_its_own_placebo() -> None:
     assert ("hint", "hint_neutral") in pairs_of(["before", "after", "hint", "hint_neutral"])
     assert ("hint", "hint_placebo") in pairs and ("placebo", "before") in pairs and ("after", "hint") in pairs
     assert len(pairs) == len(set(pairs)) == 1 + 4 + 4 + 1
+
+
+def test_a_family_is_compared_where_both_could_make_its_mistake(oracle: list[Played]) -> None:
+    """ "C" is open only in an episode that ended with the right files: where one player had no chance, nothing is compared."""
+    half = [replace(p, measures={**p.measures, "C_open": float(i % 2)}) for i, p in enumerate(oracle)]
+    made = [replace(p, measures={**p.measures, "C_made": 1.0}) for p in oracle]
+    found = pair_of(half, made)["C_made"]
+    assert found["n"] == N // 2 and found["difference"] == -1.0

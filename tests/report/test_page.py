@@ -7,6 +7,7 @@ import hashlib
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -208,6 +209,17 @@ def test_every_control_is_a_native_one_and_every_chart_has_words(tmp_path: Path)
 
 
 # ---- numbers ----
+
+
+def test_the_audit_says_why_a_path_that_was_only_looked_for_stands_apart(tmp_path: Path) -> None:
+    fill(tmp_path, [a_session("a")], hinted=0)
+    sites = [
+        replace(s, kind="path_explored", category="failed_check") if s.category == "rejected" else s for s in its_sites(a_session("a"))
+    ]
+    write_lines(tmp_path / "sites.jsonl", map(record_to_json, sites))
+    (row,) = work_view(tmp_path)["apart"]
+    assert (row["category"], row["kind"]) == ("failed_check", "path_explored")
+    assert "a sound question whose answer is no" in row["why"]
 
 
 def test_the_audit_counts_what_the_files_hold(tmp_path: Path) -> None:

@@ -301,3 +301,17 @@ def test_every_environment_is_closed_and_the_model_left_in_its_mode() -> None:
 def test_settings_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         Sampling(**wrong)
+
+
+def test_a_result_that_would_fill_the_context_ends_the_episode() -> None:
+    """What is asked next must have room for one token at least: equal to the limit is too long."""
+    text, (call,) = "depth is 3", ('<tool_call>\n{"name": "Read", "arguments": {"path": "a.py"}}\n</tool_call>',)
+    whole = parroted(QWEN, [call, text])
+    last = whole.session.turns[-1]
+    assert last.sampled is not None
+    room = last.context_tokens  # of the context that the last message was written in
+    for limit, ended in ((room, "max_context"), (room + 1, "cut")):
+        model = Parrot(len(QWEN.tokenizer), [message_ids(QWEN, m) for m in (call, text)])
+        settings = Sampling(max_context_tokens=limit)
+        (rollout,) = sample_rollouts(model, [Shelf()], renderer=QWEN, settings=settings, author="tiny")
+        assert (rollout.ended == "max_context") is (ended == "max_context"), (limit, rollout.ended)

@@ -122,6 +122,39 @@ def test_a_file_that_was_missing_is_there_once_it_was_written() -> None:
     assert outcome(*tried, *wrote) == ("ok", "checked")
 
 
+def after(*commands: tuple[str, str], path: str) -> tuple[str, str]:
+    """The verdict on a Read of a path, at an unknown-tool site that some shell lines stand before."""
+    from tests.rollouts.logged import answered
+
+    log = session("unknown_tool")
+    before = [t for i, (line, text) in enumerate(commands) for t in (said(call("Bash", f"s{i}", command=line)), answered(f"s{i}", text))]
+    turns = (*log.turns[:5], *before, *log.turns[5:])
+    longer = replace(log, turns=turns, segments=(replace(log.segments[0], end=len(turns)),))
+    moved = replace(site(), turn=5 + len(before), evidence=(6 + len(before),))
+    found = SiteCheck.of(longer, moved).message(said(call("Read", path=path)))
+    return found.outcome, found.reason
+
+
+def test_a_path_is_right_until_a_line_removes_it_and_from_where_the_shell_stands() -> None:
+    assert after(("ls", "data.py"), ("rm a.py", ""), path="data.py") == ("ok", "checked")  # it erased data.py once
+    assert after(("rm src/a.py", ""), path="src/a.py") == ("undecided", "path_not_seen")
+    assert after(("mv src lib", ""), path="src/a.py") == ("undecided", "path_not_seen")
+    assert after(("mv src lib", ""), path="lib") == ("ok", "checked")
+    assert after(("cd src", ""), path="a.py") == ("ok", "checked")
+    assert after(("cd src", ""), path="src/a.py") == ("undecided", "path_not_seen")
+    assert after(("cd $X", ""), path="src/a.py") == ("undecided", "path_not_seen")
+    assert after(("cd $X", ""), path="/app/src/a.py") == ("ok", "checked")
+
+
+def test_a_path_that_was_looked_for_is_missing_as_one_that_was_guessed() -> None:
+    explored = replace(site("file_missing"), kind="path_explored")
+    check = SiteCheck.of(session("file_missing"), explored)
+    again = check.message(said(call("Grep", path="src/MISTAKENWORD.py")))
+    assert (again.outcome, again.reason) == ("same", "same_call")
+    assert check.message(said(call("Read", path="src/b.py"))).outcome == "ok"
+    assert check.message(said(call("Bash", command="ls src"))).reason == "needs_running"
+
+
 def test_a_site_of_another_session_is_refused() -> None:
     with pytest.raises(SiteError, match="belongs to session s1"):
         SiteCheck.of(session(name="s2"), site())

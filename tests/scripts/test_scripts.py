@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from scripts import capabilities, fetch_traces, mutants, run_tests, setup
+from composer_replication.core.site import Site
+from scripts import capabilities, fetch_traces, measure_labels, mutants, run_tests, setup
 
 JUNIT = """<testsuites><testsuite>
 <testcase classname="tests.test_config" name="test_one"/>
 <testcase classname="tests.test_config" name="test_two[a]"/>
 <testcase classname="tests.test_config" name="test_gone"><skipped message="Skipped: set X"/></testcase>
+<testcase classname="tests.test_config" name="test_era[own]"/>
+<testcase classname="tests.test_config" name="test_era[public]"><skipped message="Skipped: needs the public sessions: set Y"/></testcase>
+<testcase classname="tests.test_config" name="test_counts"><skipped message="needs the public sessions: set Y"/></testcase>
 <testcase classname="tests.test_config" name="test_bad"><failure message="no"/></testcase>
 </testsuite></testsuites>"""
 
@@ -31,6 +38,8 @@ def junit(tmp_path: Path) -> Path:
         (["tests/test_config.py::test_one", "tests/test_config.py::test_two"], "works"),
         (["tests/test_config.py::test_gone"], "not run here"),
         (["tests/test_config.py::test_one", "tests/test_config.py::test_gone"], "not run here"),
+        (["tests/test_config.py::test_era"], "works"),
+        (["tests/test_config.py::test_counts"], "not run here"),
     ],
 )
 def test_a_capability_works_only_if_its_tests_ran(junit: Path, tests: list[str], state: str) -> None:
@@ -57,15 +66,37 @@ def test_a_stale_readme_is_refused_and_a_rewritten_one_is_not(tmp_path: Path, ju
     (tmp_path / "capabilities.toml").write_text('[[capability]]\nname = "x"\ntests = ["tests/test_config.py::test_one"]\n', "utf-8")
     readme = tmp_path / "README.md"
     readme.write_text(f"# t\n{capabilities.BEGIN}\nold\n{capabilities.END}\nrest\n", "utf-8")
-    assert capabilities.main([str(junit), "--check"]) == 1
+    assert capabilities.main([str(junit)]) == 1
     assert "old" in readme.read_text("utf-8")
-    assert capabilities.main([str(junit)]) == 0
+    assert capabilities.main([str(junit), "--write"]) == 0
     assert "| x | works |" in readme.read_text("utf-8") and readme.read_text("utf-8").endswith("rest\n")
-    assert capabilities.main([str(junit), "--check"]) == 0
+    assert capabilities.main([str(junit)]) == 0
+
+
+def test_a_row_of_the_public_sessions_is_the_same_with_and_without_them(junit: Path, tmp_path: Path) -> None:
+    row = {"name": "x", "public_sessions": ["tests/test_config.py::test_counts"]}
+    there = tmp_path / "there.xml"
+    there.write_text(re.sub(r"<skipped message=[^>]*public[^>]*/>", "", JUNIT), "utf-8")
+    with_them, without = (capabilities.status(row, capabilities.outcomes(path)) for path in (there, junit))
+    assert with_them == without == ("with the public sessions", "`tests/test_config.py::test_counts`")
+    there.write_text(re.sub(r"<skipped message=[^>]*public[^>]*/>", "<failure/>", JUNIT), "utf-8")
+    with pytest.raises(SystemExit):
+        capabilities.status(row, capabilities.outcomes(there))
+
+
+def test_files_that_a_run_writes_into_the_tree_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_tests, "ROOT", tmp_path)
+    assert run_tests.tree_state() == set()
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    (tmp_path / "a.md").write_text("one", "utf-8")
+    before = run_tests.tree_state()
+    assert before == run_tests.tree_state() != set()
+    (tmp_path / "a.md").write_text("two", "utf-8")
+    assert any("a.md" in entry for entry in run_tests.tree_state() ^ before)
 
 
 def test_the_closing_line_counts_every_case(junit: Path) -> None:
-    assert run_tests.closing_line(junit) == "2 passed, 1 failed, 1 skipped"
+    assert run_tests.closing_line(junit) == "3 passed, 1 failed, 3 skipped"
 
 
 def test_coverage_is_taken_per_room(tmp_path: Path) -> None:
@@ -126,6 +157,48 @@ def test_a_file_with_another_hash_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "b.jsonl").exists()
 
 
+def test_sessions_are_fetched_by_the_manifest_that_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "a.jsonl").write_text("{}\n", "utf-8")
+    who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for words in (["init", "-q"], ["add", "."], [*who, "commit", "-q", "-m", "one"]):
+        fetch_traces.git(*words, folder=source)
+    commit = fetch_traces.git("rev-parse", "HEAD", folder=source).decode().strip()
+    entry = {"file": "cc_a.jsonl", "repository": "x/y", "commit": commit, "path": "a.jsonl", "sha256": hashlib.sha256(b"{}\n").hexdigest()}
+    manifest = tmp_path / "manifest.json"
+    manifest.write_text(json.dumps({"host": "https://example.org", "files": [entry]}), "utf-8")
+    folder = tmp_path / "out"
+    assert fetch_traces.main([str(folder), "--manifest", str(manifest), "--from", f"x/y={source}"]) == 0
+    assert [path.name for path in folder.iterdir()] == ["cc_a.jsonl"]
+    assert "COMPOSER_REPLICATION_LABEL_SESSIONS" in capsys.readouterr().out
+
+
+def test_labels_are_measured_by_verdict_and_by_what_a_path_claims() -> None:
+    def site(call: str, category: Any, kind: str) -> Site:
+        return Site(session_id="s", turn=1, kind=kind, detector="d", evidence=(2,), category=category, call_id=call)
+
+    sites = {
+        ("f", "a"): site("a", "mistake", "file_missing"),
+        ("f", "b"): site("b", "mistake", "edit_no_match"),
+        ("f", "c"): site("c", "failed_check", "path_explored"),
+        ("f", "d"): site("d", "mistake", "shell_missing_path"),
+    }
+    labels = [
+        {"file": "f", "call_id": "a", "flagged": True, "verdict": "mistake", "kind": "x", "why": "", "path_claim": "stated"},
+        {"file": "f", "call_id": "b", "flagged": True, "verdict": "benign", "kind": "x", "why": ""},
+        {"file": "f", "call_id": "c", "flagged": False, "verdict": "failed_check", "kind": "x", "why": "", "path_claim": "explored"},
+        {"file": "f", "call_id": "d", "flagged": True, "verdict": "failed_check", "kind": "x", "why": "", "path_claim": "explored"},
+        {"file": "f", "call_id": "e", "flagged": False, "verdict": "mistake", "kind": "x", "why": "", "unsure": True},
+    ]
+    measured = measure_labels.measure(labels, sites)
+    told = {name: (row["precision"]["k"], row["precision"]["n"], row["recall"]["n"]) for name, row in measured["mistake"].items()}
+    assert told == {"all": (1, 3, 2), "flagged": (1, 3, 1), "not flagged": (0, 0, 1), "sure": (1, 3, 1)}
+    assert [(row["k"], row["n"]) for row in measured["paths"].values()] == [(1, 1), (1, 1), (1, 2), (1, 2)]
+    assert measured["verdicts"]["failed_check"]["recall"]["low"] == 0.0945
+    assert measure_labels.misses(labels, sites)[-1].startswith("f e: mistake/x, ours benign")
+
+
 def test_the_manifest_names_a_commit_and_hash_for_every_expected_file(repository_root: Path) -> None:
     manifest = json.loads((repository_root / "tests" / "traces_manifest.json").read_text("utf-8"))
     expected = json.loads((repository_root / "tests" / "traces_expected.json").read_text("utf-8"))
@@ -177,3 +250,23 @@ def test_every_committed_mutant_says_why_and_names_its_tests(repository_root: Pa
         assert mutant.why and mutant.tests, path.name
         for node in mutant.tests:
             assert (repository_root / node.split("::")[0]).exists(), f"{path.name}: {node}"
+
+
+def test_what_a_change_touches_is_judged_and_the_rest_within_days(tmp_path: Path) -> None:
+    folder = tmp_path / "tests" / "mutants"
+    folder.mkdir(parents=True)
+    for i in range(60):
+        (tmp_path / f"f{i}.py").write_text("x = 1\n", "utf-8")
+        (folder / f"m{i:02d}.patch").write_text(f"# why: w\n# test: tests/t.py::a\n--- a/f{i}.py\n+++ b/f{i}.py\n", "utf-8")
+    (tmp_path / "tests" / "t.py").write_text("", "utf-8")
+    every = [mutants.read_mutant(path) for path in sorted(folder.glob("*.patch"))]
+    assert mutants.chosen_of(tmp_path, every, day=5) == every  # nothing was caught yet
+    mutants.write_caught(tmp_path, every, every)
+    days = [{m.path.stem for m in mutants.chosen_of(tmp_path, every, day=day)} for day in range(5)]
+    assert all(len(day) == mutants.SAMPLE for day in days) and len(set.union(*days)) == 60
+    (tmp_path / "f7.py").write_text("x = 2\n", "utf-8")
+    assert mutants.chosen_of(tmp_path, every, day=0)[0].path.stem == "m07"
+    (tmp_path / "tests" / "t.py").write_text("# another test\n", "utf-8")
+    assert len(mutants.chosen_of(tmp_path, every, day=0)) == 60
+    mutants.write_caught(tmp_path, [], every[:3])
+    assert set(mutants.read_caught(tmp_path)) == {"m00", "m01", "m02"}

@@ -41,7 +41,7 @@ def test_rows_targets_and_counts_of_a_worked_example() -> None:
     assert batch.response.ids_N.tolist() == [32, 33, 34, 35]
     assert batch.response.item_N.tolist() == [0, 0, 0, 1] and batch.num_pairs == 1
     assert batch.counts == Counts(
-        lm_tokens=6, lm_spans=3, hint_tokens=4, hint_views=2, hint_weight=4.0, pair_tokens=4, chosen_tokens=3, pairs=1
+        lm_tokens=6, lm_spans=3, hint_tokens=4, hint_views=2, hint_weight=4.0, hint_view_weight=2.0, pair_tokens=4, chosen_tokens=3, pairs=1
     )
 
 
@@ -57,7 +57,7 @@ def test_actions_and_anchors_of_a_worked_example() -> None:
     assert batch.anchor.ids_N.tolist() == [21, 16, 17] and batch.anchor.item_N.tolist() == [0, 1, 1]
     # policy_tokens: what both rollouts wrote, those parts included that were worth nothing
     expected = {"action_tokens": 3, "policy_tokens": 7, "rollouts": 1, "sampled_rollouts": 1, "anchor_tokens": 3, "anchors": 2}
-    assert batch.counts == Counts(hint_tokens=4, hint_views=2, hint_weight=4.0, **expected) and len(batch.lm) == 0
+    assert batch.counts == Counts(hint_tokens=4, hint_views=2, hint_weight=4.0, hint_view_weight=2.0, **expected) and len(batch.lm) == 0
 
 
 def test_the_first_items_of_targets_are_all_their_tokens() -> None:

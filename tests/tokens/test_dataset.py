@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from composer_replication.core.errors import RenderError
 from composer_replication.core.site import Category, Hint, Preference, Site
 from composer_replication.core.trace import CLEARED_TEXT, Sampled, Segment, Session, Text, Thinking, ToolCall, ToolResult, Turn
 from composer_replication.tokens.dataset import Item, Skipped, build_examples
-from composer_replication.tokens.example import HintView, PreferencePair, TrainingExample
+from composer_replication.tokens.example import HintView, PreferencePair, TrainingExample, example_from_json, example_to_json
 from composer_replication.tokens.renderer import Renderer
 from tests.tokens.students import CASES, TOOLS, long_turns, plain, read, renderer, session_of, turn_lists
 
@@ -249,12 +250,100 @@ def test_one_call_as_the_target_and_two_sites_at_one_message() -> None:
     turns[2:4] = [Turn(role="tool", author="environment", blocks=(ToolResult("b", "no"), ToolResult("a", "no")))]
     session = session_of(turns)
     both = [site(session, 1, call_id="a"), site(session, 1, call_id="b")]
-    items = build(session, both, [hint(s) for s in both], target="call")
     decode = renderer(*QWEN).codec.decode
-    assert {v.site_id: decode(v.target_ids).split('"')[3] for _, v in views(items).values()} == {both[0].id: "Read", both[1].id: "Reed"}
-    whole = views(build(session, both, [hint(s) for s in both]))
-    assert whole[both[0].id][1].target_ids == whole[both[1].id][1].target_ids
-    assert whole[both[0].id][1].hint_ids != whole[both[1].id][1].hint_ids
+    (one,) = views(build(session, both[1:], [hint(both[1])], target="call")).values()
+    assert decode(one[1].target_ids).split('"')[3] == "Reed" and one[1].parts == ()
+    (example, both_calls) = views(build(session, both[::-1], [hint(s) for s in both], target="call"))[both[0].id]
+    assert [decode(example.ids[a:b]).split('"')[3] for a, b in both_calls.spans] == ["Read", "Reed"]
+    assert "Both." not in decode(both_calls.target_ids)
+    items = build(session, both, [hint(s) for s in both])
+    ((_, view),) = views(items).values()  # one message is one view
+    assert view.site_ids == (both[0].id, both[1].id) and decode(view.target_ids).startswith("Both.")
+    assert "HINT-1-a-END\nHINT-1-b-END" in decode(view.hint_ids)
+    assert not [name for name in skips(items) if name.startswith("hint/")]
+
+
+def test_several_calls_that_fail_alike_are_one_view_with_the_hint_said_once() -> None:
+    turns = long_turns(2)
+    calls = tuple(ToolCall(name, "Edit", {"p": name}) for name in "abc")
+    results = tuple(ToolResult(name, "no") for name in "abc")
+    turns[1:3] = [replace(turns[1], blocks=calls), Turn(role="tool", author="environment", blocks=results)]
+    session = session_of(turns)
+    found = [replace(site(session, 1, call_id=name), kind=f"k{name}") for name in "cab"]
+    items = build(session, found, [hint(s, "Read it first.") for s in found])
+    ((example, view),) = views(items).values()
+    assert view.site_ids == ("s1:1:a", "s1:1:b", "s1:1:c") and view.kind == "ka" and view.kinds == {"ka", "kb", "kc"}
+    assert renderer(*QWEN).codec.decode(view.hint_ids).count("Read it first.") == 1
+    assert sum(e.teacher_ids(v) == example.teacher_ids(view) for e in examples(items) for v in e.hints) == 1
+    middle = build(session, [found[0], found[1]], [hint(s, "Read it first.") for s in found[:2]], target="call")
+    ((example, narrowed),) = views(middle).values()
+    decode = renderer(*QWEN).codec.decode
+    assert len(narrowed.parts) == 2 and '"p": "b"' not in decode(narrowed.target_ids)
+    assert [decode(example.ids[a:b]).count("Edit") for a, b in narrowed.spans] == [1, 1]
+    copy = example_from_json(json.loads(json.dumps(example_to_json(example))))
+    assert copy == example
+
+
+def far_apart(*, filler: int = 40) -> tuple[Session, Site, Hint]:
+    """A file is read, much else happens, then it is edited without being in view: the hint refers to the read and its result."""
+    human = Turn(role="user", author="human", blocks=(Text("Please fix a.py."),))
+    read_it = Turn(role="assistant", author="m1", blocks=(Text("I read."), ToolCall("r", "Read", {"p": "a.py"})))
+    its_text = Turn(role="tool", author="environment", blocks=(ToolResult("r", "THE-FILE " * 10),))
+    edit = Turn(role="assistant", author="m1", blocks=(Text("I edit."), ToolCall("e", "Edit", {"p": "a.py"})))
+    done = Turn(role="tool", author="environment", blocks=(ToolResult("e", "not found", is_error=True),))
+    turns = [human, read_it, its_text, *long_turns(filler)[1:], edit, done]
+    session = session_of(turns)
+    mistake = site(session, len(turns) - 2, call_id="e")
+    return session, mistake, replace(hint(mistake), refers_to=(1, 2))
+
+
+def test_what_the_hint_refers_to_is_in_the_window_and_what_lies_between_is_told() -> None:
+    session, mistake, about = far_apart()
+    items = build(session, [mistake], [about], max_tokens=700)
+    example, view = views(items)[mistake.id]
+    numbers = [t.turn for t in example.turns]
+    gap = numbers.index(2)
+    assert numbers[:3] == [0, 1, 2] and numbers[gap + 1] > 3 and numbers[-1] == mistake.turn  # not contiguous, and nothing behind
+    assert "THE-FILE" in renderer(*QWEN).codec.decode(example.student_ids(view))
+    whole = renderer(*QWEN).render(session.turns[: mistake.turn + 1]).spans
+    assert view.context is not None and (view.context.refers_to, view.context.lost) == ((1, 2), ())
+    assert view.context.available == whole[-1].start
+    assert view.context.kept == next(t.start for t in example.turns if t.turn == mistake.turn)
+    assert 450 < view.context.kept < view.context.available  # the budget is spent
+    assert trained_turns(items) == sorted(set(trained_turns(items)))
+
+
+def test_a_view_that_lost_what_its_hint_refers_to_is_a_counted_skip_unless_it_is_kept() -> None:
+    session, mistake, about = far_apart()
+    turns = list(session.turns)
+    turns[2] = replace(turns[2], blocks=(ToolResult("r", "THE-FILE " * 500),))
+    session = replace(session, turns=tuple(turns))
+    items = build(session, [mistake], [about], max_tokens=700)
+    assert not views(items) and skips(items)["hint/evidence_lost"] == 1
+    assert "turns 1, 2" in next(i.detail for i in items if isinstance(i, Skipped) and i.reason == "evidence_lost")
+    kept = views(build(session, [mistake], [about], max_tokens=700, without_evidence="keep"))[mistake.id][1]
+    assert kept.context is not None and kept.context.lost == (1, 2)
+    assert views(build(session, [mistake], [replace(about, refers_to=())], max_tokens=700))  # it is the reference that counts
+
+
+def test_a_mistake_whose_last_result_does_not_fit_is_no_view() -> None:
+    """Directly below the head the message would answer nothing that the model had just read."""
+    session, mistake, _ = far_apart()
+    turns = list(session.turns)
+    turns[mistake.turn - 1] = replace(turns[-3], blocks=tuple(replace(r, text="x " * 900) for r in turns[-3].results))
+    session = replace(session, turns=tuple(turns))
+    items = build(session, [mistake], [hint(mistake)], max_tokens=700)
+    assert not views(items) and skips(items)["hint/evidence_lost"] == 1
+
+
+def test_the_last_words_of_a_human_are_in_the_window_too() -> None:
+    turns = long_turns(40)
+    turns.insert(9, Turn(role="user", author="human", blocks=(Text("Now do it otherwise."),)))
+    last = max(i for i, t in enumerate(turns) if t.role == "assistant")
+    session = session_of(turns)
+    mistake = site(session, last)
+    example, _ = views(build(session, [mistake], [hint(mistake)], max_tokens=700))[mistake.id]
+    assert [t.turn for t in example.turns][:2] == [0, 9]
 
 
 def test_a_student_s_own_turns_keep_their_ids_and_their_origin() -> None:
@@ -306,7 +395,8 @@ def test_a_pair_at_a_site_shares_the_window_of_its_example() -> None:
     for turn in assistants[10:55:4]:
         here = site(session, turn)
         made = [Preference(session_id="s1", turn=turn, chosen=reply("Better."), site_id=here.id)]
-        items = build(session, [here], [hint(here)], preferences=made, max_tokens=700)
+        long = hint(here, "word " * 60)  # it takes room from the example's window; a window of the pair's own would begin earlier
+        items = build(session, [here], [long], preferences=made, max_tokens=700)
         (pair,) = [item for item in items if isinstance(item, PreferencePair)]
         (example,) = [item for item in items if isinstance(item, TrainingExample) and item.hints]
         row = pair.prefix_ids + pair.rejected_ids
@@ -460,7 +550,7 @@ def test_a_template_that_writes_more_than_was_estimated_gets_fewer_turns_not_cut
         assert len(example.ids) <= 700
         assert example.ids == render.render([session.turns[n] for n in numbers], numbers=numbers).ids
         assert all(len(example.teacher_ids(view)) <= 700 for view in example.hints)
-    assert len(views(items)) + counts["hint/too_long"] == len(wrong)
+    assert len(views(items)) + counts["hint/too_long"] + counts["hint/evidence_lost"] == len(wrong)
     assert len(trained_turns(items)) + counts["lm_ce/too_long"] == 30 - len(wrong)
     assert (counts["lm_ce/too_long"] == 0) == (times < 40)  # a window that was planned too long is split, not given up
     pairs = [item for item in items if isinstance(item, PreferencePair)]

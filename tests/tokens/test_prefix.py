@@ -9,6 +9,7 @@ import pytest
 from composer_replication.core.config.train import BuildSettings
 from composer_replication.core.errors import DataError
 from composer_replication.core.trace import Segment, Text, Turn
+from composer_replication.evaluation.logs import HeldOut, HeldSite, restore_spots
 from composer_replication.tokens.dataset import build_examples
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.tokens.prefix import restore
@@ -51,6 +52,29 @@ def test_its_ids_are_those_that_build_puts_above_the_target(max_tokens: int) -> 
         assert len(prefix.numbers) < at
         shared = min(len(given), view.span[0]) // 3
         assert example.ids[: view.span[0]][-shared:] == given[-shared:] and example.ids[:20] == given[:20]
+
+
+def test_what_the_call_refers_to_is_restored_too() -> None:
+    """`build` puts the last read of the file into the window, so the student that is judged reads it as well."""
+    filler = tuple(t for n in range(12) for t in (said(call("Bash", f"f{n}", command="ls")), answered(f"f{n}", "x = 1 " * 20)))
+    log = session("edit_no_match")
+    turns = (*log.turns[:5], *filler, *log.turns[5:])
+    log = replace(log, turns=turns, segments=(Segment(start=0, end=len(turns)),), tools=log.tools[:1])
+    at = 5 + len(filler)
+    named = replace(hint("edit_no_match"), site_id=replace(site("edit_no_match"), turn=at, evidence=(at + 1,)).id, refers_to=(3, 4))
+    moved = replace(site("edit_no_match"), turn=at, evidence=(at + 1,))
+    built = build_examples([log], sites=[moved], hints=[named], renderer=renderer(), settings=BuildSettings(max_tokens=1400))
+    example = next(e for e in built if isinstance(e, TrainingExample) and e.hints)
+    above = [span.turn for span in example.turns if span.turn < at]
+    prefix = restore(log, turn=at, renderer=renderer(), max_tokens=1400, room=64, refers_to=(3, 4))
+    alone = restore(log, turn=at, renderer=renderer(), max_tokens=1400, room=64)
+    assert prefix is not None and alone is not None
+    assert above[:3] == list(prefix.numbers[:3]) == [0, 3, 4] and 5 not in prefix.numbers
+    assert alone.numbers[1] > 4
+    one = HeldSite(session=log, site=moved, cluster="c", repository="r", shared=False)
+    held = HeldOut(sites=(one,), left_out={}, num_training_sessions=1)
+    ((spot,), _) = restore_spots(held, renderer=renderer(), max_tokens=1400, room=64)
+    assert spot.turns == prefix.turns  # evaluation finds the references itself
 
 
 def test_a_compaction_is_kept_as_the_model_saw_it() -> None:

@@ -215,7 +215,7 @@ def written_call(family: str, name: str, arguments: dict[str, str], call_id: str
 def test_one_call_of_several_as_the_target(family: str, fixture: str, call_id: str) -> None:
     render, turns = renderer(family, fixture), parallel_turns()
     whole = render.render(turns, tools=TOOLS)
-    view = render.hint_view(turns, target=1, hint="Tools: Read", site_id="s", kind="k", tools=TOOLS, call_id=call_id, within=whole)
+    view = render.hint_view(turns, target=1, hint="Tools: Read", site_id="s", kind="k", tools=TOOLS, call_ids=[call_id], within=whole)
     call = {c.id: c for c in turns[1].calls}[call_id]
     text = render.codec.decode(view.target_ids)
     example = example_with(whole, view)
@@ -229,7 +229,7 @@ def test_the_first_call_of_a_message_without_text() -> None:
     render = renderer("qwen3", "qwen3")
     turns = parallel_turns()
     turns[1] = replace(turns[1], blocks=turns[1].calls[:1])
-    view = render.hint_view(turns, target=1, hint="h", site_id="s", kind="k", call_id="c1")
+    view = render.hint_view(turns, target=1, hint="h", site_id="s", kind="k", call_ids=["c1"])
     assert render.codec.decode(view.target_ids) == '<tool_call>\n{"name": "Read", "arguments": {"p": "a.py"}}\n</tool_call>'
 
 
@@ -331,7 +331,7 @@ def test_what_has_no_place_is_counted_by_name() -> None:
 def test_a_target_without_tokens_and_a_call_that_is_not_there_are_named() -> None:
     render, turns = renderer("qwen3", "qwen3"), parallel_turns()
     with pytest.raises(RenderError, match="holds no call c9"):
-        render.hint_view(turns, target=1, hint="h", site_id="s", kind="k", call_id="c9")
+        render.hint_view(turns, target=1, hint="h", site_id="s", kind="k", call_ids=["c9"])
     turns[1] = replace(turns[1], blocks=())
     with pytest.raises(RenderError, match="no tokens of its own"):
         render.hint_view(turns, target=1, hint="h", site_id="s", kind="k")
@@ -358,7 +358,7 @@ def test_the_calls_of_a_sampled_message_have_no_spans() -> None:
     render, turns = renderer("qwen3", "qwen3"), parallel_turns()
     turns[1] = replace(turns[1], sampled=Sampled((1, 2), (0.0, 0.0)))
     with pytest.raises(RenderError, match="a sampled message keeps its own ids"):
-        render.hint_view(turns, target=1, hint="h", site_id="s", kind="k", call_id="c1")
+        render.hint_view(turns, target=1, hint="h", site_id="s", kind="k", call_ids=["c1"])
 
 
 def test_words_and_results_in_one_turn_keep_their_order() -> None:

@@ -58,7 +58,7 @@ def test_a_sound_template_is_used_as_it_is() -> None:
     ]
     view = render.hint_view(turns(), target=1, hint="Tools: Read", site_id="s", kind="k", within=rendered)
     assert (view.rendering, render.codec.decode(view.hint_ids)) == ("message", "<|im_start|>system :\nTools: Read<|im_end|>\n")
-    only_call = render.hint_view(turns(), target=1, hint="h", site_id="s", kind="k", call_id="c1")
+    only_call = render.hint_view(turns(), target=1, hint="h", site_id="s", kind="k", call_ids=["c1"])
     assert render.codec.decode(only_call.target_ids) == '<tool_call>Reed {"p": "a.py", "n": 3}</tool_call>'
 
 
@@ -159,7 +159,7 @@ def test_a_call_that_begins_inside_a_token_takes_that_token_whole() -> None:
     made = turns()
     made[1] = replace(made[1], blocks=(Text("if a ="), *made[1].calls))
     assert render.codec.count("if a ==") == render.codec.count("if a =")  # "==" is one token
-    view = render.hint_view(made, target=1, hint="h", site_id="s", kind="k", call_id="c1")
+    view = render.hint_view(made, target=1, hint="h", site_id="s", kind="k", call_ids=["c1"])
     assert render.codec.decode(view.target_ids).strip() == '==Reed {"p": "a.py", "n": 3}</tool_call>'
 
 
@@ -168,7 +168,7 @@ def test_calls_that_are_not_written_one_after_the_other_have_no_spans() -> None:
     made = turns()
     made[1] = replace(made[1], blocks=(*made[1].blocks, ToolCall("c2", "Read", {})))
     with pytest.raises(RenderError, match="does not write the calls of a message one after the other"):
-        renderer_of(as_list).hint_view(made, target=1, hint="h", site_id="s", kind="k", call_id="c1")
+        renderer_of(as_list).hint_view(made, target=1, hint="h", site_id="s", kind="k", call_ids=["c1"])
 
 
 def test_a_hint_is_not_appended_to_what_is_no_text() -> None:

@@ -1,14 +1,27 @@
-"""Windows: whole messages, no result without its call, every needed position once, nothing beyond the budget."""
+"""Windows: whole messages, no result without its call, every needed position once, the budget spent above the targets."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from composer_replication.core.trace import Text, ToolCall, ToolResult, Turn
-from composer_replication.tokens.window import Plan, Window, head_positions, later_starts, run_starts, windows
+from composer_replication.tokens.window import (
+    SHARED,
+    Plan,
+    Target,
+    Window,
+    before,
+    head_positions,
+    later_starts,
+    run_starts,
+    units_of,
+    window_of,
+    windows,
+)
 from tests.tokens.students import long_turns, turn_lists
 
 
@@ -18,65 +31,139 @@ def plans(draw: st.DrawFn) -> Plan:
     positions = st.integers(0, len(tokens) - 1)
     head = tuple(sorted(draw(st.sets(positions, max_size=2))))
     starts = tuple(sorted({0, *draw(st.sets(positions))}))
-    return Plan(overhead=sum(tokens[p] for p in head) + draw(st.integers(0, 10)), tokens=tokens, head=head, starts=starts)
+    bounds = [*starts, len(tokens)]  # what stands between two starts stays together
+    units = tuple(tuple(range(a, b)) for a, b in pairwise(bounds) for _ in range(a, b))
+    overhead = sum(tokens[p] for p in head) + draw(st.integers(0, 10))
+    return Plan(overhead=overhead, tokens=tokens, head=head, starts=starts, units=units)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(plan=plans(), max_tokens=st.integers(20, 400), data=st.data())
 def test_every_needed_position_is_covered_once_or_given_back(plan: Plan, max_tokens: int, data: st.DataObject) -> None:
     positions = st.integers(0, len(plan.tokens) - 1)
-    needed = sorted(data.draw(st.sets(positions)))
-    extra = data.draw(st.dictionaries(positions, st.integers(0, 30)))
-    pending = list(needed)
-    for window in windows(plan, needed=needed, extra=extra, max_tokens=max_tokens):
+    found = data.draw(st.dictionaries(positions, st.tuples(st.integers(0, 30), st.sets(positions)), max_size=5))
+    targets = {p: Target(extra=extra, wanted=tuple(w for w in wanted if w < p)) for p, (extra, wanted) in found.items()}
+    trained = sorted(data.draw(st.sets(positions)) - set(targets))
+    pending = sorted({*trained, *targets})
+    for window in windows(plan, trained=trained, targets=targets, max_tokens=max_tokens):
         if isinstance(window, int):
-            assert window == pending.pop(0)
+            pending.remove(window)
             latest = max(s for s in plan.starts if s <= window)
-            assert plan.cost(latest, window + 1) + extra.get(window, 0) > max_tokens
+            assert plan.cost(latest, window + 1) + targets.get(window, Target()).extra > max_tokens
             continue
-        assert window.start in plan.starts
-        assert plan.cost(window.start, window.end) <= max_tokens
-        covered = [p for p in pending if p < window.end]
-        assert covered and covered[0] >= window.start and covered[-1] == window.end - 1
-        for position in covered:
-            assert plan.cost(window.start, position + 1) + extra.get(position, 0) <= max_tokens
-        pending = pending[len(covered) :]
+        assert window.start in plan.starts and window.covers[-1] == window.end - 1
+        assert plan.cost(window.start, window.end, window.picked) <= max_tokens
+        for position in window.covers:
+            pending.remove(position)  # once, and only what is needed
+            assert window.start <= position < window.end
+            cost = plan.cost(window.start, position + 1, window.picked)
+            assert cost + targets.get(position, Target()).extra <= max_tokens
+            if position in targets:
+                alone = window_of(plan, position, target=targets[position], max_tokens=max_tokens)
+                assert alone is not None
+                kept, most = (plan.cost(w.start, position, w.picked) for w in (window, alone))
+                assert SHARED * kept >= (SHARED - 1) * most
+                wanted = {p for w in targets[position].wanted for p in plan.unit(w) if p < position} & set(alone.positions)
+                assert wanted <= set(window.positions)
+        for p in window.positions:
+            if p not in window.head:  # calls and results stay together
+                assert {q for q in plan.unit(p) if q < window.end} <= {*window.positions, *window.head} or p in plan.head
     assert pending == []
 
 
-def test_up_to_half_the_budget_stands_before_the_first_needed_message() -> None:
+def test_the_budget_is_spent_above_the_target_and_nothing_stands_behind_the_last_one() -> None:
     plan = Plan(overhead=10, tokens=(10,) * 40, head=(0,), starts=tuple(range(40)))
-    made = list(windows(plan, needed=[20, 24, 39], extra={}, max_tokens=200))
-    assert made == [Window(head=(0,), start=12, end=25), Window(head=(0,), start=31, end=40)]
-    assert made[0] == Window(head=(0,), start=12, end=25) and Window(head=(0,), start=12, end=25).positions == (0, *range(12, 25))
+    (window,) = windows(plan, trained=[], targets={30: Target(extra=20)}, max_tokens=200)
+    assert window == Window(head=(0,), start=14, end=31, covers=(30,))  # 10 + 17 * 10 + 20 = 200
+    assert isinstance(window, Window) and window.positions == (0, *range(14, 31))
+
+
+def test_what_a_target_refers_to_is_taken_in_with_its_unit_and_costs_the_farthest_turns() -> None:
+    units = tuple((p,) if p not in (4, 5, 6) else (4, 5, 6) for p in range(40))
+    plan = Plan(overhead=10, tokens=(10,) * 40, head=(0,), starts=tuple(p for p in range(40) if p not in (5, 6)), units=units)
+    (window,) = windows(plan, trained=[], targets={30: Target(wanted=(5,))}, max_tokens=200)
+    assert isinstance(window, Window) and window.positions == (0, 4, 5, 6, *range(15, 31))
+    large = replace(plan, tokens=(*plan.tokens[:5], 500, *plan.tokens[6:]))
+    (without,) = windows(large, trained=[], targets={30: Target(wanted=(5, 2))}, max_tokens=200)
+    assert isinstance(without, Window) and without.positions == (0, 2, *range(13, 31))  # what can never fit takes nothing from the rest
+
+
+def test_targets_share_a_window_only_while_none_gives_up_more_than_an_eighth() -> None:
+    plan = Plan(overhead=0, tokens=(10,) * 100, head=(), starts=tuple(range(100)))
+    near = list(windows(plan, trained=[], targets={50: Target(), 52: Target()}, max_tokens=200))
+    assert near == [Window(head=(), start=33, end=53, covers=(50, 52))]  # 50 keeps 170 of 190 tokens
+    far = list(windows(plan, trained=[], targets={50: Target(), 53: Target()}, max_tokens=200))  # it would keep 160
+    assert [w.covers for w in far if isinstance(w, Window)] == [(50,), (53,)]
+    short = list(windows(plan, trained=[], targets={3: Target(), 18: Target()}, max_tokens=200))  # all there is fits for both
+    assert [w.covers for w in short if isinstance(w, Window)] == [(3, 18)]
 
 
 def test_a_target_whose_hint_does_not_fit_beside_the_others_gets_its_own_window() -> None:
     plan = Plan(overhead=0, tokens=(10,) * 20, head=(), starts=tuple(range(20)))
-    assert list(windows(plan, needed=[3, 9], extra={}, max_tokens=100)) == [Window(head=(), start=0, end=10)]
-    assert list(windows(plan, needed=[3, 9], extra={9: 45}, max_tokens=100)) == [
-        Window(head=(), start=0, end=4),
-        Window(head=(), start=5, end=10),
+    assert list(windows(plan, trained=[], targets={3: Target(), 9: Target()}, max_tokens=100)) == [
+        Window(head=(), start=0, end=10, covers=(3, 9))
+    ]
+    assert list(windows(plan, trained=[], targets={3: Target(), 9: Target(extra=45)}, max_tokens=100)) == [
+        Window(head=(), start=0, end=4, covers=(3,)),
+        Window(head=(), start=5, end=10, covers=(9,)),
+    ]
+
+
+def test_trained_messages_have_half_the_budget_above_them_and_what_is_left_goes_above_the_first() -> None:
+    plan = Plan(overhead=10, tokens=(10,) * 40, head=(0,), starts=tuple(range(40)))
+    made = list(windows(plan, trained=[20, 24, 39], targets={}, max_tokens=200))
+    assert made == [Window(head=(0,), start=6, end=25, covers=(20, 24)), Window(head=(0,), start=21, end=40, covers=(39,))]
+
+
+def test_a_target_s_window_trains_the_messages_in_it_that_have_half_the_budget_above_them() -> None:
+    plan = Plan(overhead=0, tokens=(10,) * 40, head=(), starts=tuple(range(40)))
+    made = list(windows(plan, trained=[22, 28, 33], targets={35: Target()}, max_tokens=200))
+    assert made == [
+        Window(head=(), start=3, end=23, covers=(22,)),
+        Window(head=(), start=16, end=36, covers=(28, 33, 35)),
     ]
 
 
 def test_a_short_session_is_one_window_and_ends_with_what_is_needed() -> None:
     plan = Plan(overhead=5, tokens=(5, 5, 5, 5), head=(0,), starts=(0, 1, 3))
-    assert list(windows(plan, needed=[1], extra={}, max_tokens=100)) == [Window(head=(0,), start=0, end=2)]
+    assert list(windows(plan, trained=[1], targets={}, max_tokens=100)) == [Window(head=(0,), start=0, end=2, covers=(1,))]
+    assert list(windows(plan, trained=[0, 3], targets={1: Target()}, max_tokens=100)) == [
+        Window(head=(0,), start=0, end=4, covers=(0, 1, 3))
+    ]
+
+
+def test_a_target_that_fits_nowhere_is_given_back() -> None:
+    plan = Plan(overhead=5, tokens=(5, 90, 5), head=(0,), starts=(0, 1, 2))
+    assert list(windows(plan, trained=[2], targets={1: Target(extra=20)}, max_tokens=100)) == [
+        1,
+        Window(head=(0,), start=0, end=3, covers=(2,)),
+    ]
+
+
+def test_before_counts_what_was_picked_once() -> None:
+    plan = Plan(overhead=0, tokens=(10,) * 10, head=(), starts=tuple(range(10)))
+    assert before(plan, 9, budget=50, room=50) == 5
+    assert before(plan, 9, budget=50, room=50, picked=(1, 2)) == 7
+    assert before(plan, 9, budget=50, room=50, picked=(8,)) == 5
+    assert before(plan, 9, budget=50, room=50, picked=(0, 1, 2, 3, 4)) is None
 
 
 @settings(max_examples=100, deadline=None)
 @given(turns=turn_lists())
 def test_no_run_begins_between_a_call_and_its_result(turns: list[Turn]) -> None:
     made = {call.id: p for p, turn in enumerate(turns) for call in turn.calls}
+    units = units_of(turns)
     for start in range(len(turns)):
         lacking = [r for turn in turns[start:] for r in turn.results if r.call_id in made and made[r.call_id] < start]
         assert (start in run_starts(turns)) == (not lacking)
+        answers = [p for p, turn in enumerate(turns) for r in turn.results if r.call_id in {c.id for c in turns[start].calls}]
+        assert {start, *answers} <= set(units[start])
+        assert all(units[p] == units[start] for p in units[start])
 
 
 def test_a_result_whose_call_is_in_no_log_stands_in_nobody_s_way() -> None:
     turns = [*long_turns(1), Turn(role="tool", author="environment", blocks=(ToolResult("lost", "x"),))]
-    assert len(turns) - 1 in run_starts(turns)
+    assert len(turns) - 1 in run_starts(turns) and units_of(turns)[-1] == (len(turns) - 1,)
 
 
 def test_the_head_is_system_then_the_first_human_or_the_summary() -> None:
@@ -91,7 +178,8 @@ def test_the_head_is_system_then_the_first_human_or_the_summary() -> None:
     assert head_positions([reply]) == ()
 
 
-def test_later_starts_keep_what_is_needed() -> None:
+def test_later_starts_keep_what_is_needed_and_what_was_picked() -> None:
     plan = Plan(overhead=0, tokens=(1,) * 9, head=(), starts=(0, 2, 4, 6, 8))
-    made = later_starts(plan, Window(head=(), start=2, end=9), keep=[7, 6])
+    made = list(later_starts(plan, Window(head=(), start=2, end=9, picked=(0, 3), covers=(7,)), keep=[7, 6]))
     assert [window.start for window in made] == [4, 6]
+    assert made[1].positions == (0, 3, 6, 7, 8)

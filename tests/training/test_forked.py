@@ -12,14 +12,14 @@ import pytest
 from composer_replication.core.config.root import Config
 from composer_replication.core.config.train import BuildSettings
 from composer_replication.core.errors import AlignmentError, ConfigError, DataError, SiteError
-from composer_replication.core.trace import Text
+from composer_replication.core.trace import Segment, Text
 from composer_replication.models.load import Student
 from composer_replication.tokens.dataset import build_examples
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.training import forked as module
 from composer_replication.training.forked import Forked, without_views
 from composer_replication.training.loop import train
-from tests.rollouts.logged import ERROR, MISTAKE, call, hint, parrot, renderer, said, session, site
+from tests.rollouts.logged import ERROR, MISTAKE, answered, call, hint, parrot, renderer, said, session, site
 from tests.rollouts.small_world import message_ids, tiny
 from tests.training.small_student import make_run
 
@@ -66,6 +66,24 @@ def test_a_failure_becomes_a_view_on_the_ids_that_were_sampled_below_the_same_hi
     text = renderer().codec.decode(list(example.teacher_ids(view)))
     assert "Reminder: available tools" in text and MISTAKE not in text and ERROR not in text
     assert text.index("Reminder") < text.index('"Cat"') and example.turns[-1].body == view.span
+
+
+def test_a_message_with_two_failing_calls_is_one_spot_and_either_mistake_made_again_is_the_same() -> None:
+    log, first = session("unknown_tool"), site("unknown_tool")
+    wrong = call("Read", "c4", file="x")
+    turns = (*log.turns[:5], replace(log.turns[5], blocks=(*log.turns[5].blocks, wrong)), log.turns[6])
+    turns = (*turns, answered("c4", "InputValidationError: Read failed: path is missing", error=True), *log.turns[7:])
+    log = replace(log, turns=turns, segments=(Segment(start=0, end=len(turns)),))
+    second = replace(first, call_id="c4", kind="bad_arguments", evidence=(7,), tool="Read")
+    hints = [hint(), replace(hint(), site_id=second.id, kind="bad_arguments", text="The tool Read takes path.")]
+    built = list(build_examples([log], sites=[first, second], hints=hints, renderer=renderer(), settings=BuildSettings()))
+    live = replace(producer("s1", fork_samples=3), sessions={"s1": log}, sites={s.id: s for s in (first, second)})
+    (spot,) = live.spots([item for item in built if isinstance(item, TrainingExample)])
+    made = live.step(parrot(CAT, said(wrong), READ), [spot], step=0)
+    assert [fork.checked.outcome for fork in made.forks] == ["same", "same", "ok"] and len(made.examples) == 2
+    assert all(example.hints[0].site_ids == (first.id, second.id) for example in made.examples)
+    with pytest.raises(DataError, match="not among those given"):
+        replace(live, sites={first.id: first}).spots([item for item in built if isinstance(item, TrainingExample)])
 
 
 def test_what_is_no_failure_of_the_sites_kind_trains_nothing_and_is_counted() -> None:

@@ -80,3 +80,12 @@ def test_a_ratio_below_one_is_refused() -> None:
     """Each clipped step would lower the limit of the next, down to nothing."""
     with pytest.raises(ValueError, match="max_grad_norm_ratio"):
         TrainSettings(max_grad_norm_ratio=0.5)
+
+
+def test_more_sites_than_a_full_step_weigh_no_more_than_a_full_step() -> None:
+    examples = [make_example(i, lm=False) for i in range(4)]
+    scales = []
+    for sites in (0, 1, 4, 8):
+        trainer = start_trainer(make_config(**HINT_ALONE), make_student())
+        scales.append(train_step(trainer, examples, [], step=0, hint_sites=sites)["hint/scale"])
+    assert scales[1] == scales[0] == scales[2] and scales[3] == pytest.approx(scales[0] / 2)

@@ -17,8 +17,10 @@ from torch import Tensor
 from composer_replication.core.config.hint import HintSettings
 from composer_replication.core.errors import AlignmentError, ConfigError
 from composer_replication.models.load import Student
+from composer_replication.tokens.batch import collate, count
 from composer_replication.tokens.example import Action, HintView, TrainingExample
-from composer_replication.training.hinting import check_views, with_wrong_hints
+from composer_replication.training.channels import channel_losses
+from composer_replication.training.hinting import check_views, view_weights, with_wrong_hints
 from composer_replication.training.live import informed
 from composer_replication.training.state import Trainer
 from tests.models.tree_models import gap, make
@@ -41,6 +43,9 @@ def examples() -> tuple[TrainingExample, ...]:
     for number, weight in ((1, 0.5), (2, 0.3)):
         rng = random.Random(number)
         plain = make_example(number, hints=2, lm=False)
+        a, b = plain.hints[1].span  # messages of two lengths: a mean over messages is not one over tokens
+        short = dataclasses.replace(plain.hints[1], span=(a, b - 2), target_ids=plain.ids[a : b - 2])
+        plain = dataclasses.replace(plain, hints=(plain.hints[0], short))
         views = tuple(
             dataclasses.replace(
                 v,
@@ -206,6 +211,8 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Rows], Tensor]]] = {
     "token clip": ({"divergence": KL_ST, "token_clip": 0.15}, lambda rows: kl_st(rows).clamp(max=0.15)),
     "importance clip": ({"divergence": KL_ST, "importance_clip": 1.1}, kl_st),
     "difficulty": ({"divergence": KL_ST, "difficulty": True}, kl_st),
+    "mean over tokens": ({"divergence": KL_ST, "mean": "token"}, kl_st),
+    "difficulty over tokens": ({"divergence": KL_ST, "difficulty": True, "mean": "token"}, kl_st),
     "contrast": ({"divergence": KL_ST, "contrast": True}, kl_st),
     "contrast in a trust region": ({"divergence": KL_ST, "contrast": True, "teacher": "trust_region", "trust": 0.3}, kl_st),
 }
@@ -228,8 +235,8 @@ def direct(how: HintSettings, formula: Callable[[Rows], Tensor], live: Any, star
         if how.importance_clip:
             now = token(rows, rows["student"].log_softmax(-1)).detach()
             values = values * (now - torch.tensor(v.logprobs).double()).exp().clamp(max=how.importance_clip)
-        total = total + (weight * values).sum()
-        units += float(weight) * len(v.target_ids)
+        total = total + weight * (values.mean() if how.mean == "site" else values.sum())
+        units += float(weight) * (1 if how.mean == "site" else len(v.target_ids))
     mean = total / units
     return mean.detach(), list(torch.autograd.grad(mean, [p for p in live.parameters() if p.requires_grad]))
 
@@ -265,6 +272,36 @@ def test_a_step_is_the_direct_computation_in_both_layouts(name: str) -> None:
     if name != KL_ST:
         _, unchanged = outcome(plain, (with_only(plain.settings.hint), []), {"hint": 1.0})
         assert gap(found["rows"], unchanged) > 1e-3  # the control is not without effect
+
+
+@pytest.mark.parametrize("mean", ["site", "token"])
+def test_the_mean_does_not_depend_on_how_a_step_is_cut(mean: str) -> None:
+    """Micro-batches, layouts and shares of two ranks: parts by global counts add up to the whole step's loss and gradient."""
+    found: list[tuple[float, list[Tensor]]] = []
+    wholes = with_only(HintSettings())
+    for layout, room in (("tree", 100_000), ("rows", 100_000), ("rows", 30), ("tree", 30)):
+        trainer, _ = made(layout, {"divergence": KL_ST, "mean": mean}, micro_tokens=room)
+        steps, grads = outcome(trainer, (wholes, []), {"hint": 1.0})
+        found.append((steps["hint"].loss, grads))
+    trainer, _ = made("rows", {"divergence": KL_ST, "mean": mean})
+    losses = []
+    for share in (wholes[:1], wholes[1:]):  # what each of two ranks scores, by the counts of both
+        batch = collate(share, pad_id=0)
+        scored, _ = channel_losses(trainer, batch, count(wholes))
+        losses += [loss.mean_part().item() for loss in scored if loss.name == "hint"]
+    assert sum(losses) == pytest.approx(found[0][0], rel=1e-6) and all(losses)
+    for loss, grads in found[1:]:
+        assert loss == pytest.approx(found[0][0], rel=1e-6) and gap(grads, found[0][1]) <= 1e-6
+
+
+def test_a_long_message_weighs_what_a_short_one_does_and_by_tokens_as_much_as_it_has() -> None:
+    batch, counts = collate(with_only(HintSettings()), pad_id=0), count(with_only(HintSettings()))
+    for mean, shares in (("site", [0.25] * 4), ("token", [3 / 8, 1 / 8] * 2)):
+        how = HintSettings(mean=mean)
+        weights_N = view_weights(how, batch, counts)
+        weights_N = torch.full((8,), 1 / counts.hint_tokens) if weights_N is None else weights_N
+        per_view = torch.zeros(4).index_add(0, batch.hint_student.item_N, weights_N)
+        assert per_view.tolist() == pytest.approx(shares)
 
 
 def test_what_is_told_beside_the_loss() -> None:

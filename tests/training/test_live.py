@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from composer_replication.core.errors import AlignmentError, ConfigError, DataError
+from composer_replication.core.site import Hint, Site
 from composer_replication.core.trace import Session
 from composer_replication.rollouts.envs.workshop.tasks import make_task
 from composer_replication.rollouts.episode import Rollout
@@ -108,6 +109,22 @@ def test_more_sites_than_asked_for_are_drawn_from_and_counted(world: World, made
     assert few_sites.facts["sites/not_drawn"] == made.facts["sites/used"] - 3 > 0
     whole = [v.site_id for e in made.examples for v in e.hints]
     assert chosen < set(whole) and chosen != set(whole[:3])
+
+
+def test_the_hints_of_one_message_are_drawn_together(world: World) -> None:
+    """One message is one view: drawn apart, its other mistake would be left without its hint."""
+    live = make_live(world, live_config(hint_sites=2))
+    sites = {
+        s.id: s
+        for turn in (1, 3, 5, 7)
+        for name in "ab"
+        for s in [Site(session_id="s", turn=turn, kind="k", detector="d", evidence=(9,), call_id=f"{name}{turn}")]
+    }
+    hints = [Hint(site_id=name, text="h", writer="w", kind="k") for name in sites]
+    for step in range(6):
+        drawn = live._drawn(hints, sites=sites, step=step)
+        turns = [sites[hint.site_id].turn for hint in drawn]
+        assert len(drawn) == 4 and len(set(turns)) == 2 and all(turns.count(turn) == 2 for turn in turns)
 
 
 def test_hints_of_kinds_that_the_audit_did_not_keep_are_not_given(world: World, made: LiveStep) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
 from safetensors.torch import load_file
 
 from composer_replication.core.codec import read_hints, read_sessions
@@ -25,9 +26,14 @@ from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.training import guard as guard_module
 from composer_replication.training import live as live_module
 from composer_replication.training import loop as loop_module
+from composer_replication.training import vitals as vitals_module
+from composer_replication.training.journal import Journal
 from composer_replication.training.loop import train
+from composer_replication.training.reference import frozen
+from composer_replication.training.rewards import sampled_spans, start_kl
 from composer_replication.training.sampler import Sampler
-from composer_replication.training.vitals import Drift
+from composer_replication.training.state import make_trainer
+from composer_replication.training.vitals import Drift, drift
 from composer_replication.training.world import World
 from tests.training.scripted import careless_sample, live_config, make_live, perfect_sample, scripted, tiny_student, workshop
 from tests.training.small_student import make_config, make_example, make_pair, make_run, make_student
@@ -325,3 +331,36 @@ def test_all_windows_of_a_session_bring_their_anchors() -> None:
 def test_so_many_pairs_as_asked_for() -> None:
     _, pairs = Sampler(examples=[], pairs=PAIRS, batch_examples=2, seed=1, batch_pairs=3, imported=False).step(0)
     assert len(pairs) == 3
+
+
+def test_the_kl_of_the_reward_is_measured_to_the_start_and_not_to_the_policy(world: World, tmp_path: Path) -> None:
+    """To the live weights it would be about 0 however far the policy has come: a penalty that penalises nothing."""
+    config = live_config(train={"policy": {"weight": 1.0, "kl": 0.1}})
+    student = tiny_student()
+    trainer = make_trainer(config, student=student, accelerator=Accelerator())
+    journal = Journal(run=make_run(tmp_path, config), main=True)
+    guard = guard_module.Guard.of(trainer, live=make_live(world, config), journal=journal)
+    made = make_live(world, config).step(None, step=0, kl=guard.start_kl)
+    start = frozen(student)
+    with torch.no_grad():
+        for parameter in student.model.parameters():
+            parameter.mul_(1.5)
+    place = {"pad_id": student.pad_id, "max_tokens": config.train.micro_tokens, "device": "cpu"}
+    to_start, to_policy = (start_kl(model, made.rollouts, **place) for model in (start, frozen(student)))
+    assert guard.start_kl(made.rollouts) == pytest.approx(to_start)
+    assert any(abs(to_start[name] - to_policy[name]) > 1.0 for name in to_start)
+
+
+def test_drift_is_measured_on_episodes_of_the_whole_step(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
+    """Rollouts stand group by group: the first few are of one or two tasks, and say little of the others."""
+    made = make_live(world, live_config(groups=3, group_size=4)).step(None, step=0)
+    seen: list[str] = []
+
+    def noting(rollout: Any) -> TrainingExample:
+        seen.append(rollout.task_id)
+        return sampled_spans(rollout)
+
+    monkeypatch.setattr(vitals_module, "sampled_spans", noting)
+    student = tiny_student()
+    drift(frozen(student), frozen(student), made.rollouts, episodes=4, pad_id=0, max_tokens=8192, device="cpu")
+    assert len(seen) == 4 and set(seen) == {rollout.task_id for rollout in made.rollouts} and len(set(seen)) == 3

@@ -3,46 +3,53 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from composer_replication.cli.build_text import lost_channel, show_build
 from composer_replication.cli.flags import Common
 from composer_replication.cli.gate import kept_kinds, say_gate
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.student import FOLDER, make_tokenizer
 from composer_replication.core.codec import read_anchors, read_hints, read_preferences, read_sessions, read_sites
+from composer_replication.core.config.data import HeldOutSettings
+from composer_replication.core.errors import ConfigError
+from composer_replication.core.files import save_folder
 from composer_replication.core.rundir import sha256_of
-from composer_replication.tokens.artefact import BuildReport, report, tally, write_dataset
+from composer_replication.tokens.artefact import report, tally, write_dataset
 from composer_replication.tokens.dataset import Item, build_examples
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.tokens.split import is_held_out, split_unit
+from composer_replication.tokens.split import is_held_out, smallest_fraction, split_unit
 
 
 def build(*, common: Common = Common()) -> int:
     """Token sequences for the student: sessions, sites, hints, preferences and anchors -> examples/."""
     job = open_job(common)
-    inputs = [job.need_file(job.sessions, verb="ingest"), job.need_fresh(job.sites, verb="sites"), job.need_fresh(job.hints, verb="hints")]
-    inputs += [path for path in _pairs_and_anchors(job) if path is not None]
+    hints = job.need_fresh(job.hints, verb="hints") if job.sites.exists() else job.hints  # before the sites: it speaks for both
+    inputs = [job.need_file(job.sessions, verb="ingest"), job.need_fresh(job.sites, verb="sites"), hints]
     kept = kept_kinds(job)
-    inputs += [job.audit] if kept is not None else []
-    tokenizer = make_tokenizer(job.config, job.sessions)
+    inputs += [path for path in (*_pairs_and_anchors(job), job.audit if kept is not None else None) if path is not None]
+    held_out = job.held_out()
+    split = split_counts(job, held_out)
+    tokenizer = make_tokenizer(job.config.model_copy(update={"held_out": held_out}), job.sessions)
     renderer = Renderer.for_tokenizer(tokenizer, family=job.config.student.template)
-    split = split_counts(job)
     if job.dry_run:
         counts: Counter[str] = Counter()
-        deque(tally(_items(job, renderer, kept), into=counts), maxlen=0)
+        deque(tally(_items(job, renderer, kept, held_out), into=counts), maxlen=0)
         done = report(counts)
     else:
         tokenizer.chat_template = renderer.template  # what the student is trained on is what it must be served with
-        tokenizer.save_pretrained(str(job.examples / FOLDER))
-        done = write_dataset(job.examples, _items(job, renderer, kept), meta=_meta(job, renderer, inputs, split))
+        save_folder(job.examples / FOLDER, tokenizer.save_pretrained)
+        done = write_dataset(job.examples, _items(job, renderer, kept, held_out), meta=_meta(job, renderer, inputs, split))
     value = {**asdict(done), "held_out": split, "renderer": renderer.describe(), "kept_kinds": None if kept is None else sorted(kept)}
-    _show(job, renderer, done, split)
+    show_build(job, renderer, done, split)
     say_gate(job, kept)
     if job.preferences in inputs:
         job.screen.line(f" pairs    raw, of {job.preferences.name}: not curated; {job.command('curate')}", style="yellow")
+    if (lost := lost_channel(job.config, done)) is not None:
+        raise lost
     trains = done.examples or done.pairs
     return job.finish(value, wrote=[job.examples], next_command=job.command("train" if trains else "show site"))
 
@@ -55,7 +62,7 @@ def _pairs_and_anchors(job: Job) -> tuple[Path | None, Path | None]:
     return job.need_fresh(job.curated, verb="curate") if job.curated.exists() else pairs, anchors
 
 
-def _items(job: Job, renderer: Renderer, kept: frozenset[str] | None) -> Iterator[Item]:
+def _items(job: Job, renderer: Renderer, kept: frozenset[str] | None, held_out: HeldOutSettings) -> Iterator[Item]:
     config = job.config
     pairs, anchors = _pairs_and_anchors(job)
     return build_examples(
@@ -66,21 +73,23 @@ def _items(job: Job, renderer: Renderer, kept: frozenset[str] | None) -> Iterato
         anchors=read_anchors(anchors) if anchors else (),
         renderer=renderer,
         settings=config.build,
-        held_out=config.held_out,
+        held_out=held_out,
         kept=kept,
     )
 
 
-def split_counts(job: Job) -> dict[str, Any]:
-    """How many sessions, and units of the split, are trained on and held out."""
-    settings = job.config.held_out
+def split_counts(job: Job, settings: HeldOutSettings) -> dict[str, Any]:
+    """How many sessions, and units of the split, are trained on and held out.
+
+    Raises ConfigError where a fraction was asked for and holds out nothing, or everything.
+    """
     sessions: Counter[bool] = Counter()
     units: dict[bool, set[str]] = {True: set(), False: set()}
     for session in read_sessions(job.sessions):
         out = is_held_out(session, settings=settings)
         sessions[out] += 1
         units[out].add(split_unit(session, by=settings.by))
-    return {
+    found = {
         "by": settings.by,
         "fraction": settings.fraction,
         "train_sessions": sessions[False],
@@ -88,6 +97,19 @@ def split_counts(job: Job) -> dict[str, Any]:
         "train_units": len(units[False]),
         "held_out_units": len(units[True]),
     }
+    if settings.fraction and sum(sessions.values()) and not (sessions[True] and sessions[False]):
+        every, nouns = units[True] | units[False], {"repository": "repositories", "session": "sessions"}[settings.by]
+        took = "none" if not sessions[True] else "all"
+        what = f"held_out.fraction = {settings.fraction:g} holds out {took} of {len(every)} {nouns}, which are chosen by hash"
+        raise ConfigError(what, where="held_out", fix=_other_split(every, settings))
+    return found
+
+
+def _other_split(units: Collection[str], settings: HeldOutSettings) -> str:
+    """Which setting would hold something out."""
+    ways = [f"set held_out.fraction = {smallest_fraction(units):g}, the smallest that holds out one"] if len(units) > 1 else []
+    ways += ['set held_out.by = "session"'] if settings.by == "repository" else []
+    return " or ".join([*ways, "set held_out.fraction = 0 and do without an evaluation on logs"])
 
 
 def _meta(job: Job, renderer: Renderer, inputs: list[Path], split: dict[str, Any]) -> dict[str, Any]:
@@ -98,23 +120,3 @@ def _meta(job: Job, renderer: Renderer, inputs: list[Path], split: dict[str, Any
         "held_out": split,
         "inputs": [{"path": str(path), "sha256": sha256_of(path)} for path in inputs],
     }
-
-
-def _show(job: Job, renderer: Renderer, done: BuildReport, split: dict[str, Any]) -> None:
-    screen, about = job.screen, renderer.describe()
-    screen.line(f" student  {job.config.student.model}, template {about['family']}, {about['vocab_size']} tokens in its vocabulary")
-    by = split["by"]
-    told = f"{split['train_sessions']} sessions to train on, {split['held_out_sessions']} held out"
-    screen.line(f" split    by {by}: {told} ({split['train_units']} and {split['held_out_units']} units)")
-    screen.line(f" examples {done.examples}, {done.tokens} tokens, longest {done.longest} of {job.config.build.max_tokens}")
-    rows = [
-        ("lm_ce", done.trained_messages, done.trained_tokens, "messages that are no mistake"),
-        ("hint", done.views, done.target_tokens, "mistaken messages with a hint"),
-        ("preference", done.pairs, "", "pairs"),
-        ("anchors", done.anchors, done.anchored_tokens, "messages that the preference channel holds in place"),
-    ]
-    screen.table(rows, head=("channel", "units", "tokens", "what"))
-    if done.skipped:
-        screen.line("\n left out, by channel and reason (skipped.jsonl has each):")
-        screen.table(done.skipped.items(), head=("channel/reason", "count"))
-    screen.line(f" look     {job.command('show example e001')}")

@@ -32,7 +32,7 @@ def curate(*, check: bool = False, common: Common = Common()) -> int:
         Ask as well whether the agreement is worth anything: the null test (answers dealt to other places make hardly any pairs; exit
         code 3 where they make most of them all the same), and the pairs without each family of teachers in turn.
     """
-    job = open_job(common)
+    job = open_job(common, uses=("recipe", "data_juicer"))
     settings = job.config.curate
     job.need_file(job.sessions, verb="ingest")
     job.need_fresh(job.preferences, verb="replay")
@@ -77,11 +77,11 @@ def _pairs(job: Job) -> Iterator[Pair]:
     by_session: dict[str, list[Preference]] = defaultdict(list)
     for preference in read_preferences(job.preferences):
         by_session[preference.session_id].append(preference)
-    held: dict[str, bool] = {}
+    held, settings = dict[str, bool](), job.held_out()
     for held_out in (True, False):
         for session in read_sessions(job.sessions):
             if session.id not in held:
-                held[session.id] = is_held_out(session, settings=job.config.held_out)
+                held[session.id] = is_held_out(session, settings=settings)
             if held[session.id] == held_out and session.id in by_session:
                 yield from pairs_of(session, by_session[session.id], held_out=held_out)
     if strange := sorted(by_session.keys() - held.keys()):

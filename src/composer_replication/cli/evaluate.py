@@ -59,6 +59,7 @@ def evaluate(
     from composer_replication.evaluation.table import AFTER, evaluation_table
 
     folder = open_run(run_folder(job, run))
+    job.tell_changed(folder)
     after = player_of(folder, name=AFTER)
     others = [player_of(open_run(run_folder(job, where)), name=name) for name, where in map(_named, against)]
     players = [start_of(after), after, *others]

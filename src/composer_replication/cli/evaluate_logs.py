@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from composer_replication.cli.evaluate_logs_text import SHOWN, say_plan, show_rows, show_side_by_side
 from composer_replication.cli.job import Job
+from composer_replication.cli.next_step import next_step
 from composer_replication.core.codec import read_sessions, read_sites
 from composer_replication.core.config.data import HeldOutSettings
 from composer_replication.core.errors import DataError
@@ -16,6 +17,7 @@ from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.rundir import RunDir, sha256_of
 from composer_replication.report.logs import logs_view
 from composer_replication.tokens.artefact import EXAMPLES, load_dataset
+from composer_replication.tokens.split import settled
 
 if TYPE_CHECKING:
     from composer_replication.evaluation.logs import HeldOut
@@ -30,7 +32,7 @@ def show_log_plan(job: Job) -> int:
     plan = say_plan(job, held)
     if not held.sites:
         job.screen.line(f" fix      {_remedy(job)}", style="yellow")
-    return job.finish({"plan": plan}, wrote=[], next_command=job.command("train"))
+    return job.finish({"plan": plan}, wrote=[], next_command=next_step(job) if held.sites else job.command("build"))
 
 
 def evaluate_on_logs(job: Job, folder: RunDir, players: Sequence[Player], *, notes: Sequence[str], seed: int) -> int:
@@ -83,7 +85,8 @@ def held_sites(job: Job, settings: HeldOutSettings) -> HeldOut:
 
     job.need_file(job.sessions, verb="ingest")
     job.need_fresh(job.sites, verb="sites")
-    return held_out_sites(lambda: read_sessions(job.sessions), sites=read_sites(job.sites), settings=settings)
+    unit = settled(settings, read_sessions(job.sessions))
+    return held_out_sites(lambda: read_sessions(job.sessions), sites=read_sites(job.sites), settings=unit)
 
 
 def _check_training(job: Job, folder: RunDir, held: HeldOut) -> list[str]:
@@ -101,7 +104,7 @@ def _check_training(job: Job, folder: RunDir, held: HeldOut) -> list[str]:
 
 
 def _remedy(job: Job) -> str:
-    settings = job.config.held_out
+    settings = job.held_out()
     more = "0.2" if not settings.fraction else f"more than {settings.fraction:g}, or give more logs"
     how = f"hold out {settings.by} units that hold mistakes (held_out.fraction = {more})"
     return f"{how}, then: {job.command('build')}, {job.command('train')}"

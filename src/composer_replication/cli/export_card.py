@@ -17,7 +17,7 @@ from composer_replication.report.data import run_view
 from composer_replication.report.evidence import read_evaluation
 from composer_replication.report.logs import read_logs
 from composer_replication.tokens.artefact import EXAMPLES, META
-from composer_replication.tokens.split import is_held_out
+from composer_replication.tokens.split import is_held_out, settled
 
 if TYPE_CHECKING:
     from composer_replication.evaluation.players import Player
@@ -60,8 +60,9 @@ def _authors(job: Job, run: RunDir, player: Player) -> dict[str, int]:
     if sha256_of(examples) not in used or sha256_of(job.sessions) not in built:
         return {}
     found: Counter[str] = Counter()
+    held_out = settled(player.config.held_out, read_sessions(job.sessions))
     for session in read_sessions(job.sessions):
-        if not is_held_out(session, settings=player.config.held_out):
+        if not is_held_out(session, settings=held_out):
             found.update(turn.author or UNKNOWN for _, turn in session.assistant_turns())
     return dict(found.most_common())
 

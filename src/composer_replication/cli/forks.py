@@ -9,6 +9,7 @@ from composer_replication.cli.job import Job
 from composer_replication.core.codec import read_sessions, read_sites
 from composer_replication.core.errors import DataError
 from composer_replication.core.rundir import sha256_of
+from composer_replication.core.stamps import hashes
 from composer_replication.core.trace import Session
 from composer_replication.tokens.artefact import Dataset
 
@@ -24,7 +25,7 @@ def fork_producer(job: Job, data: Dataset, *, tokenizer: Any) -> Forked:
     job.need_file(job.sessions, verb="ingest")
     job.need_fresh(job.sites, verb="sites")
     check_built_from(job, data)
-    views = {view.site_id for example in data.examples for view in example.hints}
+    views = {site_id for example in data.examples for view in example.hints for site_id in view.site_ids}
     sites = {site.id: site for site in read_sites(job.sites) if site.id in views}
     return Forked(
         config=job.config,
@@ -36,7 +37,7 @@ def fork_producer(job: Job, data: Dataset, *, tokenizer: Any) -> Forked:
 
 def check_built_from(job: Job, data: Dataset) -> None:
     """Raise DataError where the examples name other sessions or sites than those that lie here."""
-    built = {str(entry["path"]).replace("\\", "/").rsplit("/", 1)[-1]: entry["sha256"] for entry in data.meta.get("inputs", ())}
+    built = hashes(data.meta.get("inputs", ()))
     for path in (job.sessions, job.sites):
         if built.get(path.name, "") != sha256_of(path):
             what = f"the examples were built from another {path.name}: a fork would stand in another context"

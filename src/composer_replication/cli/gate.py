@@ -49,7 +49,7 @@ def say_gate(job: Job, kept: frozenset[str] | None) -> None:
 
 def check_examples(job: Job, data: Dataset, kept: Collection[str] | None) -> None:
     """Raise DataError where examples of an earlier build hold hints that the audit did not keep."""
-    held = {view.kind for example in data.examples for view in example.hints}
+    held = {kind for example in data.examples for view in example.hints for kind in view.kinds}
     if kept is not None and job.config.train.hint.weight and (weak := sorted(held - set(kept))):
         what = f"the examples hold hints of kinds that the audit did not keep: {', '.join(weak)}"
         raise DataError(what, where=str(job.examples), fix=f"run again: {job.command('build')}")

@@ -8,6 +8,7 @@ from typing import Literal
 
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
+from composer_replication.cli.next_step import next_step
 from composer_replication.cli.problems import UsageError
 from composer_replication.core.codec import read_sessions, read_sites, record_to_json
 from composer_replication.core.jsonl import write_lines
@@ -31,7 +32,7 @@ def hints(
     estimate
         With the reader: print the most that it could cost, and send nothing.
     """
-    job = open_job(common)
+    job = open_job(common, uses=("writers", "reader"))
     job.need_file(job.sessions, verb="ingest")
     job.need_fresh(job.sites, verb="sites")
     if (writer or job.config.hints.writer) == "reader":
@@ -52,7 +53,7 @@ def hints(
 
         wrote.append(job.audit)
         value["audit"] = write_audit(job, kept)
-    return job.finish(value, wrote=wrote, next_command=job.command("build" if kept else "show site"))
+    return job.finish(value, wrote=wrote, next_command=next_step(job))
 
 
 def _reports(job: Job) -> Iterator[HintReport]:

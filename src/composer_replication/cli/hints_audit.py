@@ -5,6 +5,7 @@ It is a gate: kinds that are weak are left out by `build` and `train` (cli/gate.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,10 +13,10 @@ from composer_replication.cli.gate import ALL
 from composer_replication.cli.job import Job
 from composer_replication.cli.student import TINY, make_tokenizer
 from composer_replication.core.codec import read_sessions, read_sites
-from composer_replication.core.errors import need
+from composer_replication.core.errors import DataError, need
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.site import Hint
-from composer_replication.tokens.dataset import build_examples
+from composer_replication.tokens.dataset import Skipped, build_examples
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.tokens.renderer import Renderer
 
@@ -41,33 +42,50 @@ def audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
     from composer_replication.models.load import load_student
 
     tokenizer = make_tokenizer(job.config, job.sessions)
+    examples, not_built = _examples(job, tokenizer, hints)
+    if not examples and not_built:
+        what = f"none of {sum(not_built.values())} hints could be built into a view: {_listed(not_built)}"
+        fix = "raise build.max_tokens, or set student.template to a family that fits (docs/models.md)"
+        raise DataError(what, where=str(job.hints), fix=fix)
     student = load_student(job.config.student, tokenizer=tokenizer, seed=job.config.seed)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     measured = audit_hints(
         student.model.to(device),
-        _examples(job, tokenizer, hints),
+        examples,
         pad_id=student.pad_id,
         max_tokens=job.config.train.micro_tokens,
         min_lift=job.config.hints.min_lift,
         seed=job.config.seed,
         device=device,
     ).to_json()
-    measured = {"student": job.config.student.model, **measured}
+    measured = {"student": job.config.student.model, **measured, "not_built": not_built}
     _show(job, measured)
     return measured
 
 
-def _examples(job: Job, tokenizer: Any, hints: Sequence[Hint]) -> list[TrainingExample]:
-    """The examples that `build` would make of these hints."""
+def _examples(job: Job, tokenizer: Any, hints: Sequence[Hint]) -> tuple[list[TrainingExample], dict[str, int]]:
+    """The examples that `build` would make of these hints, and how many hints it would leave out, by reason."""
+    hinted = {hint.site_id for hint in hints}
     items = build_examples(
         read_sessions(job.sessions),
         sites=read_sites(job.sites),
         hints=hints,
         renderer=Renderer.for_tokenizer(tokenizer, family=job.config.student.template),
         settings=job.config.build,
-        held_out=job.config.held_out,
+        held_out=job.held_out(),
     )
-    return [item for item in items if isinstance(item, TrainingExample) and item.hints]
+    found: list[TrainingExample] = []
+    lost: Counter[str] = Counter()
+    for item in items:
+        if isinstance(item, TrainingExample) and item.hints:
+            found.append(item)
+        elif isinstance(item, Skipped) and item.channel == "hint" and item.site_id in hinted:
+            lost[item.reason] += item.count
+    return found, dict(sorted(lost.items()))
+
+
+def _listed(counts: dict[str, int]) -> str:
+    return ", ".join(f"{reason} {count}" for reason, count in counts.items())
 
 
 def _show(job: Job, measured: dict[str, Any]) -> None:
@@ -83,6 +101,8 @@ def _show(job: Job, measured: dict[str, Any]) -> None:
     for reason, count in measured["skipped"].items():
         if count:
             screen.line(f" skipped  {count} sites: {reason}")
+    if not_built := measured["not_built"]:
+        screen.line(f" left out {sum(not_built.values())} hints that `build` would leave out too: {_listed(not_built)}", style="yellow")
     screen.line(f" note     weak = the lower bound is not above hints.min_lift = {measured['min_lift']}; {NOTE}.")
     if not any(k["keeps"] for k in measured["kinds"] if k["kind"] != ALL):
         screen.line(" gate     no kind is kept: `build` and `train` refuse while train.hint.weight is above 0", style="yellow")

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from typing import Any
 
 from composer_replication.cli.job import Job
+from composer_replication.cli.next_step import next_step
 from composer_replication.cli.problems import DONE
 from composer_replication.core.codec import read_sites, record_to_json
 from composer_replication.core.jsonl import write_lines
@@ -57,5 +58,5 @@ def write_readings(job: Job, sessions: list[Session], readings: list[Reading], *
 
         wrote.append(job.audit)
         numbers["audit"] = write_audit(job, hints)
-    job.finish({**numbers, "stopped": stopped is not None}, wrote=wrote, next_command=job.command("build"))
+    job.finish({**numbers, "stopped": stopped is not None}, wrote=wrote, next_command=next_step(job))
     return DONE if stopped is None else stopped.exit_code

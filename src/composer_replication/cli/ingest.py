@@ -4,32 +4,41 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from composer_replication.cli.flags import Common
-from composer_replication.cli.ingest_text import show_reading
+from composer_replication.cli.ingest_store import RECORD, merge, scratch_file
+from composer_replication.cli.ingest_text import show_reading, show_store
+from composer_replication.cli.ingest_without import change_store
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.problems import DONE, FIXABLE, UsageError
 from composer_replication.core.codec import read_sessions, write_sessions
 from composer_replication.core.errors import DataError
-from composer_replication.core.jsonl import write_json
+from composer_replication.core.files import make_work
+from composer_replication.core.lock import only_one
 from composer_replication.core.redact import Redactor
+from composer_replication.core.stamps import stale_artefacts
 from composer_replication.core.trace import Session
 from composer_replication.data.ingestion.claude_code import ingest as read_logs
 from composer_replication.data.ingestion.counts import FileReport
 from composer_replication.data.ingestion.find import RETENTION_NOTE, LogFile, default_folders, find_logs, other_files
 from composer_replication.data.ingestion.recount import recount
-from composer_replication.data.ingestion.scanner import check_file
+from composer_replication.data.ingestion.store import Plan
 
 
-def ingest(*paths: Path, yes: Annotated[bool, Parameter(name=("--yes", "-y"))] = False, common: Common = Common()) -> int:
-    """Agent logs -> sessions.jsonl. Secrets are removed before anything is written.
+def ingest(
+    *paths: Path,
+    yes: Annotated[bool, Parameter(name=("--yes", "-y"))] = False,
+    forget: Annotated[tuple[str, ...], Parameter(consume_multiple=False)] = (),
+    recall: Annotated[tuple[str, ...], Parameter(consume_multiple=False)] = (),
+    common: Common = Common(),
+) -> int:
+    """Agent logs -> sessions.jsonl, which accumulates: what an agent deletes stays. Secrets are removed before anything is written.
 
     Parameters
     ----------
@@ -37,22 +46,35 @@ def ingest(*paths: Path, yes: Annotated[bool, Parameter(name=("--yes", "-y"))] =
         Files or folders; none = [ingest] logs, else where Claude Code keeps its logs.
     yes
         Read the default folder without asking.
+    forget
+        Remove a session or a project (with its subagents) from the store and keep it out of later ingests; may be repeated.
+    recall
+        Let later ingests take in again what was forgotten; may be repeated.
     """
-    job = open_job(common)
+    job = open_job(common, uses=("scanner",))
+    if forget or recall:
+        if paths or yes:
+            raise UsageError("--forget and --recall read no logs", fix="leave the paths out; ingest afterwards")
+        return change_store(job, forget=forget, recall=recall)
     settings = job.config.ingest
     named = [str(p) for p in paths] or list(settings.logs)
     logs = _find(job, named, yes=yes)
+    if not job.dry_run:
+        make_work(job.work)
     redactor = job.redactor() if settings.redact else None
     reports: list[FileReport] = []
     counts: Counter[str] = Counter()
     sessions = _counted(_sessions(logs, job, redactor, reports), counts)
+    merged: Plan | None = None
     if job.dry_run:
-        for _ in sessions:
-            pass
-    elif write_sessions_if_any(job.sessions, sessions, scanner=settings.scanner):
-        # What is told is what a reader of the file will find, not what was meant to be written.
-        counts.clear()
-        reports = recount(reports, _counted(read_sessions(job.sessions), counts))
+        deque(sessions, maxlen=0)
+    else:
+        with only_one(job.work, what="ingest"), scratch_file(job.sessions) as fresh:
+            if write_sessions(fresh, sessions):
+                # What is told is what a reader of the file will find, not what was meant to be written.
+                counts.clear()
+                reports = recount(reports, _counted(read_sessions(fresh), counts))
+                merged = merge(job, fresh, reports, redactor=redactor)
     others = other_files(named)
     show_reading(job.screen, reports, counts, others)
     value: dict[str, Any] = {"files": [r.to_json() for r in reports], **counts, "not_read": others, "note": RETENTION_NOTE}
@@ -60,28 +82,12 @@ def ingest(*paths: Path, yes: Annotated[bool, Parameter(name=("--yes", "-y"))] =
         job.screen.line(" no session in these files: nothing was written; give other files or folders", style="yellow")
         job.screen.result({**value, "dry_run": job.dry_run, "wrote": [], "problem": "no session in these files"})
         return FIXABLE
-    written = job.work / "ingest.json"
-    if not job.dry_run:
-        write_json(written, {"files": value["files"]})
-    job.finish(value, wrote=[job.sessions, written], next_command=job.command("sites"))
+    if merged is not None:
+        value["store"] = show_store(job.screen, merged)
+        value["stale"] = job.tell_stale(*stale_artefacts(job.work))
+    as_it_was = merged is not None and not merged.is_changed
+    job.finish(value, wrote=[*([] if as_it_was else [job.sessions]), job.work / RECORD], next_command=job.command("sites"))
     return DONE
-
-
-def write_sessions_if_any(path: Path, sessions: Iterator[Session], *, scanner: Sequence[str] = ()) -> int:
-    """Write sessions one at a time; where there is none, or the scanner objects, a file of an earlier call stays. Returns how many."""
-    first = next(sessions, None)
-    if first is None:
-        return 0
-    if not scanner:
-        return write_sessions(path, chain((first,), sessions))
-    unseen = path.with_name(f".{path.name}.{os.getpid()}.unscanned")
-    try:
-        count = write_sessions(unseen, chain((first,), sessions))
-        check_file(unseen, command=scanner)
-        os.replace(unseen, path)
-    finally:
-        unseen.unlink(missing_ok=True)
-    return count
 
 
 def _find(job: Job, named: Sequence[str], *, yes: bool) -> tuple[LogFile, ...]:

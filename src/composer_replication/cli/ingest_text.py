@@ -4,12 +4,32 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from composer_replication.cli.console import Screen
 from composer_replication.data.ingestion.counts import FileReport
 from composer_replication.data.ingestion.find import RETENTION_NOTE
+from composer_replication.data.ingestion.store import Plan
 
 SHOWN_FILES = 12
+OUTCOMES: Mapping[str, str] = {
+    "added": "new",
+    "grown": "grown",
+    "reread": "read anew from the same log",
+    "same": "as they were",
+    "shorter": "longer in the store than in these logs",
+    "apart": "kept apart",
+    "copies": "copies of others",
+    "forgotten": "forgotten",
+    "cleaned": "redacted anew",
+    "gone": "not in these logs",
+}
+"""What becomes of a session, in words after a number."""
+LOUD: Mapping[str, str] = {
+    "shorter": "this log holds less of it than the store; the longer one stays",
+    "apart": "this log differs from the session of that id and does not continue it; both are kept",
+    "forgotten": "stays out; recompose ingest --recall takes it in again",
+}
 
 
 def show_reading(screen: Screen, reports: Sequence[FileReport], counts: Mapping[str, int], others: Mapping[str, int]) -> None:
@@ -22,12 +42,25 @@ def show_reading(screen: Screen, reports: Sequence[FileReport], counts: Mapping[
     if len(rows) > len(shown):
         screen.line(f" ... and {len(rows) - len(shown)} more files (-v)")
     screen.line(f"\n {counts['sessions']} sessions  {counts['turns']} turns  {counts['calls']} tool calls")
+    if requests := sum(r.num_requests for r in reports):
+        screen.line(f" context  verified {sum(r.num_verified for r in reports)} of {requests} prompts that these logs hold word for word")
     for name, told in left_out(reports).items():
         screen.line(f" {name:8} {told}")
     if others:
         endings = ", ".join(f"{ending or 'no ending'} {count}" for ending, count in list(others.items())[:5])
         screen.line(f" not read {sum(others.values())} files of other kinds ({endings})")
     screen.line(f" note     {RETENTION_NOTE}", style="dim")
+
+
+def show_store(screen: Screen, plan: Plan) -> dict[str, Any]:
+    """What became of the store, in one line and one more for each session that is not simply there; the same as values."""
+    found = {name: plan.outcomes.get(name, []) for name in OUTCOMES}
+    told = [f"{len(found[name])} {words}" for name, words in OUTCOMES.items() if found[name]]
+    screen.line(f" store    {len(plan.order)} sessions: {', '.join(told) or 'none of these'}")
+    for name, why in LOUD.items():
+        for session in found[name]:
+            screen.line(f" {name:8} {session}: {why}", style="yellow")
+    return {"sessions": len(plan.order), "changed": plan.is_changed, **found}
 
 
 def left_out(reports: Sequence[FileReport]) -> dict[str, str]:

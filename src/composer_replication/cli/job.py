@@ -7,12 +7,13 @@ job.command("sites")    -> "recompose sites -o work"   (with the flags that lead
 
 from __future__ import annotations
 
-import json
+import os
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,18 @@ from rich.console import Console
 from composer_replication.cli.console import Screen, is_main_rank
 from composer_replication.cli.flags import Common, dotted_settings
 from composer_replication.cli.problems import UsageError
+from composer_replication.cli.trusting import decide, say_settings
+from composer_replication.core.codec import read_sessions
+from composer_replication.core.config.data import HeldOutSettings
 from composer_replication.core.config.load import LoadedConfig, load_config
+from composer_replication.core.config.powers import inside
 from composer_replication.core.config.root import Config
-from composer_replication.core.errors import ConfigError, DataError
-from composer_replication.core.jsonl import write_json
+from composer_replication.core.errors import ConfigError, DataError, UntrustedError
 from composer_replication.core.pseudonyms import store_key
 from composer_replication.core.redact import Redactor
-from composer_replication.core.rundir import sha256_of
+from composer_replication.core.rundir import RunDir, sweep_work
+from composer_replication.core.stamps import VERB_OF, Stale, changed_since, made_from, stale, stale_artefacts, write_stamp
+from composer_replication.tokens.split import settled
 
 _DRIVEN: ContextVar[bool] = ContextVar("verbs are run one after the other by another verb", default=False)
 
@@ -47,12 +53,13 @@ def driven() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Settings, screen and paths of one call."""
+    """Settings, screen and paths of one call; `untrusted` is a settings file that does not count here."""
 
     loaded: LoadedConfig
     screen: Screen
     work: Path
     common: Common
+    untrusted: str = ""
 
     @property
     def config(self) -> Config:
@@ -119,6 +126,10 @@ class Job:
         """The folder of run directories."""
         return self.work / "runs"
 
+    def held_out(self) -> HeldOutSettings:
+        """What is held out of the sessions of this work folder: the settings, with the unit that "auto" stands for here."""
+        return settled(self.config.held_out, read_sessions(self.sessions))
+
     def redactor(self, *, make: bool = True) -> Redactor:
         """What everything that leaves this machine goes through: the user's own words too, and names by the key of this work folder.
 
@@ -133,6 +144,8 @@ class Job:
             flags.append(f"-o {shlex.quote(str(self.common.out))}")
         elif "work-dir" in dotted_settings() or "work_dir" in dotted_settings():
             flags.append(f"-o {shlex.quote(self.config.work_dir)}")
+        if self.common.trust_settings:
+            flags.append("--trust-settings")
         return " ".join(["recompose", verb, *flags])
 
     def need_file(self, path: Path, *, verb: str) -> Path:
@@ -143,21 +156,45 @@ class Job:
 
     def stamp(self, artefact: Path, *, made_from: Sequence[Path]) -> None:
         """Write beside an artefact which files it was made from, so that nobody uses it with others."""
-        write_json(_stamp_of(artefact), {"made_from": {path.name: sha256_of(path) for path in made_from}})
+        write_stamp(artefact, made_from=made_from)
 
     def need_fresh(self, artefact: Path, *, verb: str) -> Path:
-        """The artefact, or a DataError where it is missing or was made from other files than those that lie here now.
+        """The artefact, or a DataError where it is missing or was made, directly or not, from other files than those that lie here now.
 
         An artefact without a stamp is the user's own and is taken as it is; `build` still checks every call id.
         """
         self.need_file(artefact, verb=verb)
-        stamp = _stamp_of(artefact)
-        made_from: dict[str, str] = json.loads(stamp.read_text("utf-8"))["made_from"] if stamp.exists() else {}
-        for name, sha256 in made_from.items():
-            if sha256_of(self.need_file(self.work / name, verb=name.partition(".")[0])) != sha256:
-                what = f"{artefact.name} was made from another {name}: its turns may not be the ones that stand there now"
-                raise DataError(what, where=str(artefact), fix=f"run again: {self.command(verb)}")
+        for name in made_from(artefact):
+            if name in VERB_OF:
+                self.need_file(self.work / name, verb=VERB_OF[name])
+        if (found := stale(artefact, work=self.work)) is not None:
+            raise DataError(found.told, where=str(artefact), fix=self._again(found))
         return artefact
+
+    def is_usable(self, artefact: Path) -> bool:
+        """Whether an artefact is there and speaks of the files as they lie there now."""
+        return artefact.exists() and stale(artefact, work=self.work) is None
+
+    def tell_stale(self, *names: str) -> list[str]:
+        """Say in one line which of these artefacts of the work folder are of an older store, and what mends it; returns their names."""
+        old = {name: found for name in names if (found := stale(self.work / name, work=self.work)) is not None}
+        if old:
+            told = f"{', '.join(old)}: made from another {next(iter(old.values())).changed} than lies here now"
+            self.screen.line(f" stale    {told}; {self._again(*old.values())}", style="yellow")
+        return list(old)
+
+    def tell_changed(self, run: RunDir) -> list[str]:
+        """Say in one line which files are no longer those that a run was made from; returns their names, for --json."""
+        names = changed_since(run, work=self.work) if run.path.resolve().parent == self.runs.resolve() else []
+        if names:
+            told = f"{', '.join(names)} changed since this run was made from them; to train on what lies here now"
+            again = self._again(*stale_artefacts(self.work).values(), last="train")
+            self.screen.line(f" stale    {told}, {again}", style="yellow")
+        return names
+
+    def _again(self, *found: Stale, last: str = "") -> str:
+        verbs = [verb for verb in dict.fromkeys(VERB_OF.values()) if any(verb in one.verbs for one in found)]
+        return f"run again: {', then '.join(self.command(verb) for verb in (*verbs, *([last] if last else [])))}"
 
     def finish(self, result: dict[str, Any], *, wrote: list[Path], next_command: str = "", notes: dict[Path, str] | None = None) -> int:
         """End a verb: what was written (or would have been), the next command, and the JSON object."""
@@ -175,10 +212,6 @@ class Job:
         return 0
 
 
-def _stamp_of(artefact: Path) -> Path:
-    return artefact.with_suffix(".meta.json")
-
-
 def _size(path: Path) -> str:
     """The size of a file for people, e.g. 38 MB; "" for a folder."""
     if not path.is_file():
@@ -191,22 +224,49 @@ def _size(path: Path) -> str:
     return f"{size:.1f} GB"
 
 
-def open_job(common: Common) -> Job:
-    """Load the settings of a call; a problem with a flag is a usage error (exit 2), with a file exit 1."""
+def open_job(common: Common, *, uses: tuple[str, ...] = (), writes: bool = True) -> Job:
+    """Load the settings of a call; a problem with a flag is a usage error (exit 2), with a file exit 1.
+
+    `uses` names what the verb may run or ask (cli/trusting.py): it is said before anything else. A verb that `writes` first removes what
+    killed processes left in the work folder.
+    """
     here = Path.cwd()
+    screen = Screen(json=common.json, quiet=common.quiet, verbose=common.verbose)
+    if not is_main_rank():
+        screen = Screen(console=Console(quiet=True))
     try:
-        loaded = load_config(common.config, flags=dotted_settings(), start=here)
+        loaded = load_config(common.config, flags=dotted_settings(), start=here, how=partial(decide, common=common))
     except ConfigError as error:
         if error.where.startswith("--"):
             raise UsageError(error.what, where=error.where, fix=error.fix) from error
         raise
-    screen = Screen(json=common.json, quiet=common.quiet, verbose=common.verbose)
-    if not is_main_rank():
-        screen = Screen(console=Console(quiet=True))
-    work = here / common.out.expanduser() if common.out is not None else loaded.work_dir
-    for path in loaded.files:
-        screen.detail(f" settings  {path}")
-    return Job(loaded=loaded, screen=screen, work=_shorten(work, here), common=common)
+    work = here / common.out.expanduser() if common.out is not None else _own_work(loaded)
+    if not _DRIVEN.get():
+        say_settings(loaded, screen, uses=uses)
+    job = Job(loaded=loaded, screen=screen, work=_shorten(work, here), common=common)
+    if writes and not common.dry_run and is_main_rank() and (left := sweep_work(job.work)):
+        screen.line(f" removed  {len(left)} half-written files of a process that is gone: {', '.join(left[:3])}", style="dim")
+    return job
+
+
+def settings_only(common: Common) -> Job:
+    """For verbs that read no work of a settings file (doctor, init): one that is not trusted is said, and counts for nothing."""
+    try:
+        return open_job(common, writes=False)
+    except UntrustedError as error:
+        job = open_job(replace(common, config=(Path(os.devnull),)), writes=False)
+        job.screen.line(f" settings  not read: {error.where} is not trusted", style="yellow")
+        return replace(job, untrusted=error.where)
+
+
+def _own_work(loaded: LoadedConfig) -> Path:
+    """The work folder; raises ConfigError where nobody named it, and it is a link that leads somewhere else."""
+    work = loaded.work_dir
+    named = {"work-dir", "work_dir"} & dotted_settings().keys() or any(source.powers for source in loaded.sources)
+    if work.is_symlink() and not named and not inside(work, loaded.base):
+        what = f"the work folder is a link to {work.resolve()}, outside of this folder"
+        raise ConfigError(what, where=str(work), fix="name the folder that you mean: -o FOLDER")
+    return work
 
 
 def _shorten(path: Path, here: Path) -> Path:

@@ -103,7 +103,9 @@ def site_parts(view: Mapping[str, Any], *, full: bool) -> Iterator[Any]:
 
 def session_parts(view: Mapping[str, Any], *, full: bool) -> Iterator[Any]:
     """A session from top to bottom, hints above the messages they belong to."""
-    yield Text(harmless(f"{view['id']}\n{view['file']} · {view['turns_total']} turns · tools {view['tools']['origin']}"), style="bold")
+    checked = f" · context verified {view['requests_verified']} of {view['requests']}" if view["requests"] else ""
+    told = f"{view['file']} · {view['turns_total']} turns · tools {view['tools']['origin']}{checked}"
+    yield Text(harmless(f"{view['id']}\n{told}"), style="bold")
     starts = {s["start"]: s for s in view["segments"] if s["start"]}
     for turn in view["turns"]:
         if turn["turn"] in starts:

@@ -12,6 +12,7 @@ from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.problems import DONE, UsageError
 from composer_replication.cli.replay_ask import Told, check_plan, gather_answers
+from composer_replication.cli.replay_bill import bought_is_kept
 from composer_replication.cli.replay_plan import Plan, open_plan
 from composer_replication.cli.replay_settle import settle
 from composer_replication.cli.replay_text import say_bill, say_outcomes
@@ -19,7 +20,6 @@ from composer_replication.core.codec import record_to_json
 from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.site import Anchor, Preference
 from composer_replication.core.trace import Session, Turn
-from composer_replication.data.replay.agree import Place
 from composer_replication.data.replay.ask import Asked
 from composer_replication.data.replay.ask import replay as weigh_all
 from composer_replication.data.replay.estimate import estimate as estimate_bill
@@ -52,7 +52,7 @@ def replay(
     settle_lost
         Ask nothing; book all calls that brought no answer at so many dollars together: what the provider's own bill says of them.
     """
-    job = open_job(common)
+    job = open_job(common, uses=("teachers", "recipe"))
     for flag, usd in (("--max-usd", max_usd), ("--settle-lost", settle_lost)):
         if usd is not None and not 0 <= usd < math.inf:
             raise UsageError(f"{usd} is no amount of dollars", where=flag, fix=f"give a number, e.g. {flag} 2")
@@ -67,8 +67,10 @@ def replay(
         plan = open_plan(job, settings, stack=stack, asking=asking)
         if not asking:
             return _estimate(job, plan)
-        check_plan(job, plan, resume=resume)
-        return _write(job, plan, gather_answers(job, plan))
+        check_plan(job, plan, resume=resume, stack=stack)
+        told = gather_answers(job, plan)
+        with bought_is_kept(job, told.stopped):
+            return _write(job, plan, told)
 
 
 def _estimate(job: Job, plan: Plan) -> int:
@@ -87,7 +89,7 @@ def _write(job: Job, plan: Plan, told: Told) -> int:
     fails = _never if plan.sandbox is None else partial(fails_here, sandbox=plan.sandbox)
     gap = _unmeasured if plan.sandbox is None else partial(gap_here, sandbox=plan.sandbox)
     how = {"min_families": settings.min_families, "tiers": settings.tiers, "need_evidence": settings.need_evidence}
-    judge = _nobody if told.judged is None else told.judged.at
+    judge = (lambda place: None) if told.judged is None else told.judged.at
     asked: list[Asked] = list(weigh_all(plan.sessions, ask, **how, fails=fails, gap=gap, judge=judge))
     pairs = [one.result for one in asked if isinstance(one.result, Preference)]
     anchors = [one.result for one in asked if isinstance(one.result, Anchor)]
@@ -108,11 +110,6 @@ def _write(job: Job, plan: Plan, told: Told) -> int:
 def _never(session: Session, turn: int, message: Turn) -> bool:
     """Logs from elsewhere: nothing can be tried."""
     return False
-
-
-def _nobody(place: Place) -> None:
-    """No judge is named."""
-    return None
 
 
 def _unmeasured(session: Session, turn: int, message: Turn) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,12 +25,17 @@ from composer_replication.data.teachers.asking import Asker
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
 from composer_replication.data.teachers.open import limits_of, named_teachers, patience_of
 from composer_replication.data.teachers.openai_compatible import OpenAICompatible
+from composer_replication.data.teachers.owner import held_alone
 
 PLAN = "replay_plan.json"
 
 
-def check_plan(job: Job, plan: Plan, *, resume: bool) -> None:
-    """Before money is spent: there is a ceiling, and with --resume nothing has changed since the replay was begun. Notes what is asked."""
+def check_plan(job: Job, plan: Plan, *, resume: bool, stack: ExitStack) -> None:
+    """Before money is spent: no other replay is at work here, there is a ceiling, and with --resume nothing has changed since it was begun.
+
+    Notes what is asked; the folder is held until `stack` ends.
+    """
+    stack.enter_context(held_alone(job.work / ".replay.lock", what="replay"))
     path, settings = job.work / PLAN, plan.settings
     paid = [teacher.name for teacher in plan.everybody if not teacher.price.free]
     if paid and not settings.max_usd:

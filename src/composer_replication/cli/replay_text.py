@@ -8,12 +8,11 @@ from typing import Any
 
 from composer_replication.cli.job import Job
 from composer_replication.cli.replay_ask import Told
+from composer_replication.cli.replay_bill import bill_of, say_asking
 from composer_replication.cli.replay_plan import Plan
 from composer_replication.core.config.rollouts import ReplaySettings
-from composer_replication.core.site import Answer
 from composer_replication.data.replay.ask import Asked
 from composer_replication.data.replay.estimate import USUAL_ANSWER_TOKENS, Bill
-from composer_replication.data.replay.gather import Gathered
 from composer_replication.data.teachers.scripted import Scripted
 
 MEANINGS = {
@@ -84,7 +83,7 @@ def say_outcomes(job: Job, plan: Plan, asked: Sequence[Asked], told: Told) -> di
     if plan.teachers and all(isinstance(teacher, Scripted) for teacher in plan.teachers):
         screen.line("\n the teachers are scripts that look into the state of the workshop: labels for a demonstration, never a measurement")
     else:
-        _say_asking(job, answers, gathered)
+        say_asking(job, answers, gathered)
     if judged is not None:
         said = ", ".join(f"{name} {count}" for name, count in judged.counts.items()) or "not needed"
         screen.line(f" judge {judged.name}: {said}, ${sum(judged.usd.values()):.4f}")
@@ -99,20 +98,8 @@ def say_outcomes(job: Job, plan: Plan, asked: Sequence[Asked], told: Told) -> di
     numbers = {"asked": len(gathered.asked), "answers": len(answers), "usd": usd, "teachers": teachers, "asking": gathered.counts}
     if judged is not None:
         numbers["judge"] = {"name": judged.name, "usd": sum(judged.usd.values()), **judged.counts}
+    if plan.models:
+        numbers["bill"] = bill_of(answers)
     ended = None if stopped is None else {"what": stopped.what, "exit_code": stopped.exit_code}
     outcomes = {"pairs": counts["pair"], "agreed": counts["agreed"], "no_consensus": counts["no_consensus"], "skipped": skipped}
     return {**numbers, **outcomes, "stopped": ended}
-
-
-def _say_asking(job: Job, answers: Sequence[Answer], gathered: Gathered) -> None:
-    rows: list[tuple[object, ...]] = []
-    for teacher in dict.fromkeys(answer.teacher for answer in answers):
-        own = [answer for answer in answers if answer.teacher == teacher]
-        tokens = sum(answer.input_tokens or 0 for answer in own)
-        cached = sum(answer.cached_tokens for answer in own)
-        share = f"{100 * cached / tokens:.0f} %" if tokens else ""
-        unusable = sum(bool(answer.problem) for answer in own)
-        rows.append((teacher, len(own), unusable, f"{tokens / 1e6:.3f}", share, f"{sum(answer.usd for answer in own):.4f}"))
-    job.screen.table(rows, head=("teacher", "answers", "unusable", "M tokens", "cached", "$"))
-    told = ", ".join(f"{name} {count}" for name, count in gathered.counts.items())
-    job.screen.line(f" asking: {told or 'nothing'}")

@@ -10,9 +10,11 @@ from cyclopts import Parameter
 
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
+from composer_replication.cli.next_step import next_step
 from composer_replication.cli.show_run import run_folder
-from composer_replication.core.jsonl import atomic_writer
+from composer_replication.core.files import write_text
 from composer_replication.core.rundir import LATEST, open_run
+from composer_replication.core.stamps import stale_artefacts
 from composer_replication.report.audit_page import audit_page
 from composer_replication.report.run import run_report
 from composer_replication.report.run_page import run_page
@@ -39,12 +41,11 @@ def report(*runs: str, audit: bool = False, open_page: Annotated[bool, Parameter
     made = [_run(job, name) for name in dict.fromkeys(wanted)] if wanted else [_audit(job)]
     for path, text, _ in made:
         if not job.dry_run:
-            with atomic_writer(path) as stream:
-                stream.write(text)
+            write_text(path, text)
         if open_page and not job.dry_run:
             webbrowser.open(path.absolute().as_uri())
     value = {"pages": [about for _, _, about in made]}
-    return job.finish(value, wrote=[path for path, _, _ in made], next_command="" if wanted else job.command("hints --audit"))
+    return job.finish(value, wrote=[path for path, _, _ in made], next_command="" if wanted else next_step(job))
 
 
 def _run(job: Job, name: str) -> tuple[Path, str, dict[str, Any]]:
@@ -56,8 +57,7 @@ def _run(job: Job, name: str) -> tuple[Path, str, dict[str, Any]]:
     told = verdict["sentence"] if verdict else "no evaluation was run: nothing is claimed"
     job.screen.line(f" {view['id']}  {view['state']}  {view['steps']} steps", style="bold")
     job.screen.line(f" {told}")
-    for changed in view["stale"]:
-        job.screen.line(f" note     {changed} changed after the run; the page says so", style="yellow")
+    changed = job.tell_changed(open_run(folder))
     about = {
         "run": view["id"],
         "state": view["state"],
@@ -65,7 +65,7 @@ def _run(job: Job, name: str) -> tuple[Path, str, dict[str, Any]]:
         "verdict": told,
         "sites_shown": len(view["work"]["shown"]) if view["work"] else 0,
         "bytes": len(text.encode("utf-8")),
-        "stale": view["stale"],
+        "stale": changed,
     }
     return open_run(folder).report_html, text, about
 
@@ -73,7 +73,8 @@ def _run(job: Job, name: str) -> tuple[Path, str, dict[str, Any]]:
 def _audit(job: Job) -> tuple[Path, str, dict[str, Any]]:
     """Path, text and facts of the audit."""
     job.need_file(job.sessions, verb="ingest")
-    job.need_file(job.sites, verb="sites")
+    job.need_fresh(job.sites, verb="sites")
+    left_out = job.tell_stale(*stale_artefacts(job.work))
     work = work_view(job.work)
     text = audit_page(work, where=_flags(job))
     counts = work["counts"]
@@ -82,7 +83,8 @@ def _audit(job: Job) -> tuple[Path, str, dict[str, Any]]:
         [(row["name"], row["count"], row["hinted"]) for row in work["kinds"]], head=("kind of mistake", "sites", "with a hint")
     )
     names = ("counts", "sites", "mistakes", "hints", "kinds", "tools", "repositories", "authors", "apart")
-    return job.work / PAGE, text, {"run": None, **{name: work[name] for name in names}, "bytes": len(text.encode("utf-8"))}
+    about = {"run": None, **{name: work[name] for name in names}, "stale": left_out, "bytes": len(text.encode("utf-8"))}
+    return job.work / PAGE, text, about
 
 
 def _flags(job: Job) -> str:

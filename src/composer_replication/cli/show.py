@@ -50,7 +50,7 @@ def show(
     """
     if before < 0 or after < 0:
         raise UsageError("--before and --after count turns", fix="give 0 or more")
-    job = open_job(common)
+    job = open_job(common, writes=False)
     if noun == "example":
         return show_example(job, id, full=full)
     if noun == "pair":
@@ -63,8 +63,8 @@ def show(
 
 
 def _hints(job: Job) -> dict[str, Hint]:
-    """Hints by site, where `hints` has run."""
-    return {hint.site_id: hint for hint in read_hints(job.hints)} if job.hints.exists() else {}
+    """Hints by site, where `hints` has run for these sites."""
+    return {hint.site_id: hint for hint in read_hints(job.hints)} if job.is_usable(job.hints) else {}
 
 
 def _session(job: Job, wanted: str, *, full: bool) -> int:
@@ -75,13 +75,15 @@ def _session(job: Job, wanted: str, *, full: bool) -> int:
         return _list(job, "sessions", rows, columns)
     session = one_session(path, wanted)
     number = session_ids(path).index(session.id) + 1
-    found = [s for s in read_sites(job.sites) if s.session_id == session.id] if job.sites.exists() else []
+    job.tell_stale(job.sites.name, job.hints.name)
+    found = [s for s in read_sites(job.sites) if s.session_id == session.id] if job.is_usable(job.sites) else []
     view = session_view(session, found, _hints(job), number=number)
     return _draw(job, view, session_parts, full=full)
 
 
 def _site(job: Job, wanted: str, *, full: bool, before: int, after: int) -> int:
-    path = job.need_file(job.sites, verb="sites")
+    path = job.need_fresh(job.sites, verb="sites")
+    job.tell_stale(job.hints.name)
     sites = list(read_sites(path))
     hints = _hints(job)
     if not wanted:

@@ -24,6 +24,7 @@ def show_run(job: Job, wanted: str, *, full: bool = False) -> int:
         f" {view['id']}  {view['state']}  {view['steps']} of {view['steps_planned']} steps  attempt {view['attempts']}", style="bold"
     )
     screen.line(f" {view['command']}")
+    changed = job.tell_changed(open_run(folder))
     screen.table([_row(name, channel) for name, channel in view["channels"].items()], head=("channel", "status", "tokens", "loss", "grad"))
     screen.line(" loss: first -> last. A loss that falls is no evidence of learning; that takes an evaluation with a placebo.", style="dim")
     for line in view["changed_settings"]:
@@ -42,7 +43,7 @@ def show_run(job: Job, wanted: str, *, full: bool = False) -> int:
             screen.line(f" logs   {row['name']}: recurrence {row['recurrence']:.3f} {bounds} at {row['n']} held-out sites")
         screen.line(f" logs   {logs['verdict']['sentence']}")
         show_side_by_side(job, logs, most=len(logs["sites"]) if full else SHOWN)
-    screen.result({**view, "logs": logs})
+    screen.result({**view, "logs": logs, "stale": changed})
     return 0
 
 
@@ -55,7 +56,7 @@ def run_folder(job: Job, wanted: str) -> Path:
         raise DataError("no run yet", where=str(job.runs), fix=f"run first: {job.command('train')}")
     if not wanted or wanted == LATEST:
         latest = job.runs / LATEST
-        return latest if latest.is_dir() else job.runs / latest.read_text("utf-8").strip()
+        return latest if latest.is_dir() else job.runs / Path(latest.read_text("utf-8").strip()).name
     return job.runs / names[find(wanted, names, noun="run", where=job.runs)]
 
 

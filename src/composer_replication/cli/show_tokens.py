@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from rich.text import Text
 
+from composer_replication.cli.build_text import context_text
 from composer_replication.cli.job import Job
 from composer_replication.cli.lookup import find, ordinal
 from composer_replication.cli.paint import hint_panel, mask_text
@@ -21,6 +23,7 @@ LEGEND = {True: "green = lm_ce, yellow = hint target", False: "[lm_ce], {hint ta
 def show_example(job: Job, wanted: str, *, full: bool) -> int:
     """One example, or the list of them."""
     examples = load_dataset(job.need_file(job.examples, verb="build")).examples
+    job.tell_stale(job.examples.name)
     if not wanted:
         rows = [(ordinal(i, letter="e"), len(e.ids), len(e.trained), len(e.hints), e.id) for i, e in enumerate(examples, 1)]
         job.screen.table(rows, head=("", "tokens", "lm_ce spans", "hints", "id"))
@@ -41,8 +44,8 @@ def example_view(example: TrainingExample, tokenizer: Any, *, number: int) -> di
     for a, b in example.trained:
         loss[a:b] = ["lm_ce"] * (b - a)
     for view in example.hints:
-        a, b = view.span
-        loss[a:b] = ["hint"] * (b - a)
+        for a, b in view.spans:
+            loss[a:b] = ["hint"] * (b - a)
     tokens = [{"id": i, "text": tokenizer.decode([i]), "loss": kind} for i, kind in zip(example.ids, loss, strict=True)]
     turns = [{"turn": t.turn, "role": t.role, "author": t.author, "start": t.start, "end": t.end} for t in example.turns]
     hints = [
@@ -52,6 +55,9 @@ def example_view(example: TrainingExample, tokenizer: Any, *, number: int) -> di
             "at": v.at,
             "span": v.span,
             "rendering": v.rendering,
+            "sites": v.site_ids,
+            "spans": v.spans,
+            "context": asdict(v.context) if v.context else None,
             "text": tokenizer.decode(list(v.hint_ids)),
         }
         for v in example.hints
@@ -67,12 +73,17 @@ def _parts(view: dict[str, Any], *, colour: bool, full: bool) -> Iterator[Any]:
     counts = view["counts"]
     told = f"{len(view['tokens'])} tokens: {counts['lm_ce']} in lm_ce, {counts['hint']} hint targets, {counts['none']} without loss"
     yield Text(f"{ordinal(view['ordinal'], letter='e')}  {view['id']}  origin {view['origin']}\n{told}   ({LEGEND[colour]})", style="bold")
-    start = 0
+    start, above = 0, None
     preamble = view["turns"][0]["start"] if view["turns"] else len(view["tokens"])
     for turn in ([{"turn": "-", "role": "preamble", "author": None, "start": 0, "end": preamble}] if preamble else []) + view["turns"]:
         for hint in view["hints"]:
             if start <= hint["at"] < turn["end"] and turn["start"] <= hint["at"]:
                 yield hint_panel(hint["text"])
+                if hint["context"]:
+                    yield Text(context_text(hint["context"]), style="dim")
+        if isinstance(above, int) and turn["turn"] > above + 1:
+            yield Text(f"(turns {above + 1} to {turn['turn'] - 1} of the session are not in this window)", style="dim")
+        above = turn["turn"]
         yield Text(f"[{turn['turn']}] {turn['role']}" + (f" · {turn['author']}" if turn["author"] else ""), style="dim")
         tokens = view["tokens"][turn["start"] : turn["end"]]
         quiet = all(t["loss"] == "none" for t in tokens)
@@ -86,6 +97,7 @@ def _parts(view: dict[str, Any], *, colour: bool, full: bool) -> Iterator[Any]:
 def show_pair(job: Job, wanted: str, *, full: bool) -> int:
     """One pair, or the list of them."""
     pairs = load_dataset(job.need_file(job.examples, verb="build")).pairs
+    job.tell_stale(job.examples.name)
     if not wanted:
         job.screen.table([(ordinal(i, letter="p"), p.site_id or "", p.id) for i, p in enumerate(pairs, 1)], head=("", "site", "id"))
         job.screen.result({"pairs": [{"ordinal": i, "id": p.id, "site": p.site_id} for i, p in enumerate(pairs, 1)]})

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.lookup import ordinal
+from composer_replication.cli.next_step import next_step
 from composer_replication.core.codec import read_sessions, record_to_json
 from composer_replication.core.jsonl import write_lines
 from composer_replication.core.site import Site
@@ -18,7 +19,7 @@ from composer_replication.report.views import TRAINED
 
 def sites(*, common: Common = Common()) -> int:
     """Find the mistaken messages: sessions.jsonl -> sites.jsonl."""
-    job = open_job(common)
+    job = open_job(common, uses=("detectors",))
     job.need_file(job.sessions, verb="ingest")
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", UserWarning)
@@ -29,8 +30,7 @@ def sites(*, common: Common = Common()) -> int:
         write_lines(job.sites, map(record_to_json, found))
         job.stamp(job.sites, made_from=[job.sessions])
     _show(job, found, summary, notes)
-    next_command = job.command("hints") if summary.num_mistakes else job.command("show session")
-    return job.finish({**summary.to_json(), "notes": notes}, wrote=[job.sites], next_command=next_command)
+    return job.finish({**summary.to_json(), "notes": notes}, wrote=[job.sites], next_command=next_step(job))
 
 
 def _find(job: Job) -> Iterator[Site]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,16 @@ def train(*, resume: Path | None = None, accept_changes: bool = False, name: str
     name
         Name of the new run; default: the date and a letter.
     """
-    job = open_job(common)
+    job = open_job(common, uses=("env", "server", "detectors", "writers"))
     for package in ("torch", "transformers", "accelerate"):
         need(package, extra="train")
-    config, live = job.config, bool(job.config.rollouts.env)
+    live = bool(job.config.rollouts.env)
     tokenizer = _tokenizer(job)
     data = load_examples(job, tokenizer) if job.examples.is_dir() or not live else Dataset(examples=(), pairs=(), meta={})
+    job = _as_built(job, data)
+    config = job.config
     check_examples(job, data, kept := kept_kinds(job))
+    job.tell_stale(*([job.examples.name] if data.meta else []))
     sources = check_backend(config, data)
     plan = show_plan(job, data)
     say_gate(job, kept)
@@ -85,6 +89,16 @@ def train(*, resume: Path | None = None, accept_changes: bool = False, name: str
             on_event=lambda event: show_event(job, event),
         )
     return finished(job, result)
+
+
+def _as_built(job: Job, data: Dataset) -> Job:
+    """The job with the split that the examples were built with: the evaluation holds out what this run did not see."""
+    split = data.meta.get("held_out") or {}
+    if not split:
+        return job
+    held_out = job.config.held_out.model_copy(update={"by": split["by"], "fraction": split["fraction"]})
+    loaded = replace(job.loaded, config=job.config.model_copy(update={"held_out": held_out}))
+    return replace(job, loaded=loaded)
 
 
 def _tokenizer(job: Job) -> Any:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from composer_replication.cli.job import Job
+from composer_replication.cli.next_step import after_run, held_out_sessions
 from composer_replication.cli.panel import shown_steps
 from composer_replication.cli.train_text import show_event
 from composer_replication.core.config.root import Config
@@ -62,7 +63,9 @@ def finished(job: Job, result: TrainResult) -> int:
     wrote = [result.run.path, *([result.checkpoint] if result.checkpoint else [])]
     own = ":" in job.config.rollouts.env
     told = "`recompose evaluate` plays unseen tasks of the workshop, before and after"
+    if not job.config.rollouts.env:
+        held = held_out_sessions(job)
+        told = "`recompose evaluate --logs` has it write at the held-out mistakes" if held else "nothing was held out (held_out.fraction)"
     told = 'health/monitor is success on tasks of your environment\'s split "monitor"' if own else told
     job.screen.line(f" a loss that falls is no evidence of learning; {told}", style="dim")
-    verb = "evaluate" if job.config.rollouts.env and not own else "show run"
-    return job.finish(value, wrote=wrote, next_command=f"{job.command(verb)} {result.run.path.name}")
+    return job.finish(value, wrote=wrote, next_command=after_run(job, result.run.path.name))

@@ -17,14 +17,16 @@ text it stores (benchmarks/ingest.py prints the ratio).
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from composer_replication.core.errors import DataError, SessionError
 from composer_replication.core.fields import wrong_field
-from composer_replication.core.jsonl import atomic_writer, dumps, read_lines
+from composer_replication.core.files import atomic_writer
+from composer_replication.core.jsonl import dumps, read_lines
 from composer_replication.core.site import ANCHOR_REASONS, Anchor, Answer, Hint, Preference, Site
 from composer_replication.core.trace import (
     Block,
@@ -225,6 +227,64 @@ def read_sessions(path: Path) -> Iterator[Session]:
             rows.append(value)
     if header is not None:
         yield decode_session(header, rows, where=f"{path}:{start}")
+
+
+class RawSession(NamedTuple):
+    """A session as it lies on disk: its id, its parsed header, all its lines, and where they begin."""
+
+    id: str
+    header: dict[str, Any]
+    data: bytes
+    offset: int
+
+    def decode(self, *, where: str = "") -> Session:
+        """The session itself."""
+        try:
+            rows = [json.loads(line) for line in self.data.splitlines()[1:]]
+        except (ValueError, RecursionError) as error:
+            raise SessionError(f"not a session: {error}", where=where, fix="the file is damaged: ingest again") from error
+        return decode_session(self.header, rows, where=where)
+
+
+_HEADER = b'{"session":'
+
+
+def raw_sessions(path: Path) -> Iterator[RawSession]:
+    """The sessions of a file without decoding their turns, one in memory at a time; raises DataError where it is no sessions file.
+
+    Example: [(raw.id, len(raw.data)) for raw in raw_sessions(path)] -> [("s1", 48211)]
+    """
+    lines: list[bytes] = []
+    start = place = 0
+    with path.open("rb") as stream:
+        for line in stream:
+            if line.startswith(_HEADER) and lines:
+                yield _raw_session(lines, start, path)
+                lines, start = [], place
+            lines.append(line if line.endswith(b"\n") else line + b"\n")
+            place += len(line)
+    if lines:
+        yield _raw_session(lines, start, path)
+
+
+def raw_session_at(path: Path, offset: int, length: int) -> RawSession:
+    """One session of a file by its place, as `raw_sessions` told it."""
+    with path.open("rb") as stream:
+        stream.seek(offset)
+        return _raw_session(stream.read(length).splitlines(keepends=True), offset, path)
+
+
+def _raw_session(lines: list[bytes], offset: int, path: Path) -> RawSession:
+    try:
+        header = json.loads(lines[0])
+        return RawSession(_text(header["session"]["id"]), header, b"".join(lines), offset)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError("not a sessions file", where=f"{path}, byte {offset}", fix="give a file written by `recompose ingest`") from error
+
+
+def session_bytes(session: Session) -> bytes:
+    """The lines of one session as `write_sessions` writes them."""
+    return "".join(line + "\n" for line in encode_session(session)).encode("utf-8")
 
 
 def turn_to_json(turn: Turn) -> dict[str, Any]:

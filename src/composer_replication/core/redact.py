@@ -22,23 +22,25 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from composer_replication.core.secret_encodings import decodings
-from composer_replication.core.secret_names import assigned_secrets
-from composer_replication.core.secret_page import Page
-from composer_replication.core.secret_rules import Span, known_secrets
+from composer_replication.core.secret_encodings import decoded
+from composer_replication.core.secret_names import secret_under
+from composer_replication.core.secret_page import Page, Span
+from composer_replication.core.secret_search import secrets_on
+from composer_replication.core.secret_values import MASK
 
 JSON = Any
 MIN_ENVIRON_CHARS = 8
 MIN_CHARS = 8
-MAX_DEPTH = 3
+MAX_DEPTH = 4
 """So many layers of encoding are taken off: base64 of JSON within JSON."""
 _SECRET_NAME = re.compile(r"(?i)(key|token|secret|passw|credential|auth)")
 _NOT_SECRET_NAME = re.compile(r"(?i)(_file|_path|_dir|_sock|_agent|_pid|keyboard|_url|_home)$")
-_EMAIL = re.compile(
-    r"(?<![A-Za-z0-9._%+/-])([A-Za-z0-9][A-Za-z0-9._%+-]{0,63}@(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.){1,5}"
-    r"(?:[a-z]{2}|com|org|net|edu|gov|mil|info|biz|dev|app|cloud|tech|email|xyz|online|site|name|mobi|int|ai|io|local|internal))(?![A-Za-z0-9_(.-]*[(=\[])(?![A-Za-z0-9_-])"
+_BACKWARDS = re.compile(r"[A-Za-z0-9._%+-]{0,64}(?![A-Za-z0-9._%+/-])")
+_DOMAIN = re.compile(
+    r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.){1,5}"
+    r"(?:[a-z]{2}|com|org|net|edu|gov|mil|info|biz|dev|app|cloud|tech|email|xyz|online|site|name|mobi|int|ai|io|local|internal)(?![A-Za-z0-9_(.-]{0,64}[(=\[])(?![A-Za-z0-9_-])"
 )
-MAX_LOCAL_CHARS, MAX_MAIL_CHARS = 65, 400
+MAX_LOCAL_CHARS = 66
 _PUBLIC_MAIL = re.compile(
     r"(?i)^(?:git|noreply|no-reply|donotreply|[0-9+a-z-]*\[bot\]|actions|dependabot|security|support)@|@(?:[a-z0-9-]+\.)*example\.(?:com|org|net)$"
     r"|@users\.noreply\.github\.com$|@(?:[a-z0-9-]+\.)*(?:test|invalid|localhost)$"
@@ -77,14 +79,11 @@ def find_secrets(text: str, *, depth: int = 0) -> list[Found]:
     if len(text) < MIN_CHARS:
         return []
     page = Page.of(text)
-    found = [_named(text, span) for span in known_secrets(page)]
-    found += (_named(text, span) for span in assigned_secrets(page))
-    if depth < MAX_DEPTH:
-        for decoded in decodings(page):
-            inner = find_secrets(decoded.text, depth=depth + 1)
-            if decoded.whole:
-                inner = [f for f in inner if f.kind != "email"]
-            found += (Found(*decoded.source(f.start, f.end), f.kind, f.secret) for f in inner)
+    found = [_named(text, span) for span in secrets_on(page)]
+    if depth < MAX_DEPTH and (view := decoded(page)) is not None:
+        for one in find_secrets(view.text, depth=depth + 1):
+            if one.kind != "email" or not view.is_whole(one.start, one.end):
+                found.append(Found(*view.source(one.start, one.end), one.kind, one.secret))
     found = _merged(text, found)
     if "@" in text:
         found = _with_emails(text, found)
@@ -116,11 +115,13 @@ def _emails(text: str) -> Iterator[Span]:
     """Addresses that are not public ones; only the letters around an @ are looked at."""
     at, last = text.find("@"), 0
     while at >= 0:
-        match = _EMAIL.search(text, max(last, at - MAX_LOCAL_CHARS), at + MAX_MAIL_CHARS)
-        if match is not None:
-            last = match.end()
-            if not _PUBLIC_MAIL.search(match[1]):
-                yield Span(*match.span(1), "email")
+        domain = _DOMAIN.match(text, at + 1) if text[at - 1 : at].isalnum() or text[at - 1 : at] in ("_", ".", "%", "+", "-") else None
+        if domain is not None:
+            before = _BACKWARDS.match(text[max(last, at - MAX_LOCAL_CHARS) : at][::-1])
+            start = at - (before.end() if before is not None else 0)
+            if start < at and text[start].isalnum() and not _PUBLIC_MAIL.search(text[start : domain.end()]):
+                yield Span(start, domain.end(), "email")
+                last = domain.end()
         at = text.find("@", max(at + 1, last))
 
 
@@ -159,6 +160,17 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """The text without secrets; the same object if there were none."""
+        if "[REDACTED:" not in text:
+            return self._clean(text)
+        # What was removed before stays as it is, and so the same secret keeps its name: a store is redacted again where the words change.
+        pieces, last = [], 0
+        for mask in MASK.finditer(text):
+            pieces += [self._clean(text[last : mask.start()]), mask[0]]
+            last = mask.end()
+        clean = "".join([*pieces, self._clean(text[last:])])
+        return text if clean == text else clean
+
+    def _clean(self, text: str) -> str:
         if not text:
             return text
         clean = text
@@ -183,11 +195,8 @@ class Redactor:
         return value
 
     def _under(self, key: object, value: JSON) -> JSON:
-        if isinstance(value, str) and isinstance(key, str) and 8 <= len(value) <= 200:
-            prefix = f'{key}="'
-            for span in assigned_secrets(Page.of(f'{prefix}{value}"')):
-                if span.start == len(prefix):
-                    return self._mask(span.kind, value)
+        if isinstance(value, str) and isinstance(key, str) and (kind := secret_under(key, value)) is not None:
+            return self._mask(kind, value)
         return self.value(value)
 
     def _mask(self, kind: str, secret: str) -> str:

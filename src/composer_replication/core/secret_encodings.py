@@ -1,109 +1,253 @@
-"""What a text says once it is decoded: JSON within JSON, URL encoding, base64. Positions lead back to the text as it stands.
+r"""What a text says once its wrapping is undone: escapes, URL encoding, base64, hex, colours within a word, literals in pieces.
 
-for decoded in decodings(Page.of("token%3Dghp_...")):
-    decoded.text                 # "token=ghp_..."
-    decoded.source(6, 46)        # (8, 48): where letters 6 to 46 stand in the encoded text
+view = decoded(Page.of(r"{\"t\": \"ghp_...\"}"))
+view.text                 # '{"t": "ghp_..."}'
+view.source(7, 47)        # (10, 50): where letters 7 to 47 stand in the text as it is
+
+All wrapping of one layer is undone at once, and only the surroundings of what was wrapped are kept: a layer costs no more than the text
+itself, whatever is in it. core/redact.py looks at the view as at any text, and undoes the next layer of it.
 """
 
 from __future__ import annotations
 
 import base64
+import binascii
 import re
+import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from composer_replication.core.secret_page import Page
 
 MIN_BASE64_CHARS = 24
 """A shorter run is no secret's: its 18 bytes are less than any rule asks for."""
-MAX_BASE64_CHARS = 2**20
-_WRAPPED_AT = 60
-_ESCAPE = re.compile(r"\\(?:u00([0-9a-fA-F]{2})|([\"\\/nrtbf]))")
-_ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
-_PERCENT = re.compile(r"%([0-9A-Fa-f]{2})")
+MAX_DECODED = 2**20
+AROUND = 160
+"""So many letters before and behind a piece that was decoded are looked at with it: a name and what stands between it and its value."""
+_WRAPPED_AT, _WIDE_LINE = 40, 60
+_ESCAPE = re.compile(
+    r"\\(?:u\{([0-9a-fA-F]{1,5})\}|u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|([0-3][0-7]{2})(?![0-7])|([\"\\/nrtbfe'`])|\\{0,2}\r?\n[ \t]{0,40})"
+)
+_REST = re.compile(r"[^\s\"']{0,4000}")
+_ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "e": "\x1b"}
+_LINE_ENDS = ("n", "r", "t", "b", "f", "e", "`")
+_PERCENT = re.compile(r"%(?:25)?([0-9A-Fa-f]{2})")
+_ENTITY = re.compile(
+    r"&(?:#[xX]([0-9a-fA-F]{2,4})|#(\d{2,5})|(quot|amp|lt|gt|apos|equals|colon|num|dollar|excl|commat|sol|lowbar|plus|period|percnt));"
+)
+_ENTITIES = dict(
+    zip("quot amp lt gt apos equals colon num dollar excl commat sol lowbar plus period percnt".split(), "\"&<>'=:#$!@/_+.%", strict=True)
+)
+_COLOUR = re.compile(r"(?:\x1b|\u241b|\^\[)(?:\[[0-9;?]{0,20}[A-Za-z]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)|[()][A-Z0-9])")
+_TAG = re.compile(r"</?(?:span|font|mark|em|b|i|strong|code|wbr)(?: [^<>\n]{0,160})?/?>", re.IGNORECASE)
+_INVISIBLE = re.compile(
+    "[\u200b\u200c\u200d\u2060\ufeff\u00ad]|.\x08|\x00(?=[\x01-\x7f]\x00)|(?<=\x00[\x01-\x7f])\x00|\\^@(?=.\\^@)|(?<=\\^@.)\\^@"
+)
+_INVISIBLES = ("\x00", "^", "\u200b", "\u200c", "\u200d", "\u2060", "\ufeff", "\u00ad", "\x08")
+_IS_QUOTED = re.compile(r"=(?:3D|[ \t]?\r?\n)")
+_SOFT_BREAK = re.compile(r"=(?:([0-9A-F]{2})|[ \t]?\r?\n(?=\S))")
+# One pattern per quote: a pattern that begins with one letter is looked for many times as fast.
+_GLUED = tuple(
+    re.compile(
+        rf"{q}(?<=[\w+/=.~:@!-]{q})[ \t]{{0,4}}(?:\+|\.{{1,2}}|&|\|\||<>|~|\\)?[ \t]{{0,4}}"
+        r"(?:\\?\r?\n[ \t]{0,40}(?:\d{1,6}[\t\u2192:][ \t]{0,40}|[+>|*#-][ \t]{1,40})?(?:(?:\+|\.{1,2}|&|\|\|)[ \t]{0,4})?)?"
+        r"[bfruBFRU]?[\"'](?=[\w+/=.~:@!-])"
+    )
+    for q in "\"'"
+)
+_LISTED = tuple(re.compile(rf"{q}(?<=[\w+/=.~:@!-]{q})[ \t]{{0,4}},\s{{0,40}}[bfru]?[\"'](?=[\w+/=.~:@!-])") for q in "\"'")
+_JOINS = ("join(", "concat(")
+# Codes of letters in a row: in brackets, or as calls that make a letter each.
+_CODE = r"(?:3[2-9]|[4-9]\d|1[01]\d|12[0-6]|10|13)"
+_NUMBERS = tuple(
+    re.compile(rf"{bracket}\s{{0,20}}(?:{_CODE}\s{{0,2}},\s{{0,20}}){{11,4000}}{_CODE}(?!\d)") for bracket in (r"\[", r"\(", r"\{")
+)
+_CHARS = re.compile(rf"ch(?:a)?r\({_CODE}\)(?:\s{{0,4}}(?:[,.+&]|\|\|)\s{{0,8}}ch(?:a)?r\({_CODE}\)){{7,4000}}", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+")
+_HEX_LIST = re.compile(
+    r"(?:(?<=[\s\"'\[({:])|\A)(?:(?:0x)?(?:[2-7][0-9a-fA-F]|0[aAdD9])(?:[ :]|,\s{0,20})){11,4000}(?:0x)?(?:[2-7][0-9a-fA-F]|0[aAdD9])(?![0-9A-Za-z])"
+)
+_SPACED_HEX = tuple(
+    map(re.compile, (r" 6[0-9a-fA-F] [2-7][0-9a-fA-F][ \n]", r":6[0-9a-fA-F]:[2-7][0-9a-fA-F]:", r"0x6[0-9a-fA-F],\s{0,20}0x[2-7]"))
+)
+_HEX_PAIR = re.compile(r"(?:0x)?([0-9a-fA-F]{2})")
+_DUMP = re.compile(
+    r"(?m)^[ \t]{0,8}[0-9a-fA-F]{7,8}:?[ \t]{1,3}((?:[0-9a-fA-F]{2}){1,2}(?:[ \t]{1,3}(?:[0-9a-fA-F]{2}){1,2}){0,15})(?:[ \t]{2,60}[^\n]{0,20})?$\n?"
+)
+_HEX_RUN = re.compile(r"(?:0[xX])?((?:[2-7][0-9a-fA-F]|0[aAdD9]){12,20000})(?![0-9a-zA-Z])")
+_HEX_LINE = re.compile(r"\r?\n[ \t]{0,8}((?:[2-7][0-9a-fA-F]|0[aAdD9]){1,200})(?![0-9a-zA-Z])")
 # Text is bytes below 128: of four letters of base64 the first three have a bit that is not set. 18 bytes of it in a row are no chance.
 _TEXT_RUN = re.compile(
     rf"(?:[A-Za-f][A-HQ-Xg-nw-z0-3][ABEFIJMNQRUVYZcdghkloptwxs014589][A-Za-z0-9+/_-]){{{MIN_BASE64_CHARS // 4}}}[A-Za-z0-9+/_-]*"
 )
-_LINE = re.compile(r"(\r?\n[ \t]*)([A-Za-z0-9+/_-]{4,})")
+# UTF-16: every other byte is 0.
+_WIDE_RUN = re.compile(
+    r"(?:(?:[A-Za-z0-9+/]{2}[AB][A-Za-z0-9+/]A[A-Za-z0-9+/]{2}A){2}|(?:A[A-Za-z0-9+/]{2}A[A-Za-z0-9+/]{2}[AB][A-Za-z0-9+/]){2}|//[45][A-Za-z0-9+/]{13})[A-Za-z0-9+/_-]{8,}"
+)
+_PACKED_RUN = re.compile(r"(?:H4sI|eJ[wxyz]|eN[oq])[A-Za-z0-9+/_-]{20,}")
+_BASE32_RUN = re.compile(r"[A-Z2-7]{32,20000}(?![A-Za-z0-9])")
+_LINE = re.compile(r"((?:\r?\n|\\n)[ \t]*(?:\d{1,6}[\t\u2192][ \t]*|[+>|#*][ \t]?)?)([A-Za-z0-9+/_-]{4,})")
+# A word that a narrow screen broke: it goes on at the beginning of the next line. A date or a hash that begins a line is none.
+_BROKEN = re.compile(r"\n(?<=[A-Za-z0-9_=+/-]\n)(?=[A-Za-z0-9_+/=-]{8})(?=[A-Za-z_+/-]{0,24}\d)(?!\d{4}-\d\d|[0-9a-f]{7,64}\s)")
 _URL_SAFE = bytes.maketrans(b"-_", b"+/")
 _PRINTABLE = bytes([9, 10, 13, *range(32, 127)])
 
 
-class Decoded(NamedTuple):
-    """A decoded text; `marks` are (position in it, position in the source) at which the distance between the two changes.
+class Piece(NamedTuple):
+    """A part of a text and what it says once decoded."""
 
-    `whole` = its source can only be taken as a whole: a letter of base64 holds parts of two bytes.
-    """
+    start: int
+    end: int
+    text: str
+    alone: bool = True
+    """Whether it is worth a look by itself; a line end that is written out is not."""
+
+
+class View(NamedTuple):
+    """A text with its wrapping undone: `here` and `there` are where its parts begin in it and in the source; odd parts were decoded."""
 
     text: str
-    marks: tuple[list[int], list[int]]
-    whole: bool = False
+    here: list[int]
+    there: list[int]
+    changed: list[bool]
 
     def source(self, start: int, end: int) -> tuple[int, int]:
-        """Where letters `start` to `end` stand in the source."""
-        if self.whole:
-            return self.marks[1][0], self.marks[1][1]
-        return self._at(start), self._at(end)
+        """Where letters `start` to `end` stand in the source: a part that was decoded is taken as a whole."""
+        first, last = bisect_right(self.here, start) - 1, bisect_right(self.here, max(start, end - 1)) - 1
+        begin = self.there[first] if self.changed[first] else self.there[first] + start - self.here[first]
+        stop = self.there[last + 1] if self.changed[last] else self.there[last] + end - self.here[last]
+        return begin, stop
 
-    def _at(self, position: int) -> int:
-        here, there = self.marks
-        i = bisect_right(here, position) - 1
-        return there[i] + position - here[i]
+    def is_whole(self, start: int, end: int) -> bool:
+        """Whether some letters lie within one part that was decoded."""
+        first = bisect_right(self.here, start) - 1
+        return self.changed[first] and end <= (self.here[first + 1] if first + 1 < len(self.here) else len(self.text))
 
 
-def decodings(page: Page) -> Iterator[Decoded]:
-    r"""Each way in which a text can be decoded, if there is something to decode in it.
+def decoded(page: Page) -> View | None:
+    r"""The text around everything that can be decoded in a page, decoded; None where there is nothing.
 
-    >>> [d.text for d in decodings(Page.of(r'{\"a\": 1}'))], [d.text for d in decodings(Page.of("a%3Db"))]
-    (['{"a": 1}'], ['a=b'])
+    >>> decoded(Page.of(r'{\"a\": 1}')).text, decoded(Page.of("a%3Db")).text, decoded(Page.of("a=b"))
+    ('{"a": 1}', 'a=b', None)
     """
+    pieces = list(_pieces(page))
+    if not any(piece.alone for piece in pieces):
+        return None
+    return _view(page.text, sorted(pieces, key=lambda p: (p.start, -p.end)))
+
+
+def _pieces(page: Page) -> Iterator[Piece]:
+    """Everything that can be decoded; pieces may overlap."""
     text = page.text
-    if '\\"' in text or "\\/" in text or "\\u00" in text:
-        yield _replaced(text, _ESCAPE, _of_escape)
-    if "%" in text and _PERCENT.search(text):
-        yield _replaced(text, _PERCENT, _of_percent)
-    yield from _base64_runs(page)
+    if "\\" in text:
+        for match in _ESCAPE.finditer(text):
+            yield Piece(*match.span(), _of_escape(match), match[5] not in _LINE_ENDS)
+    if "%" in text:
+        yield from _letters(text, _PERCENT, lambda m: chr(int(m[1], 16)))
+    if "&" in text and ";" in text:
+        yield from _letters(text, _ENTITY, _of_entity)
+    if "\x1b" in text or "\u241b" in text or ("^" in text and "^[" in text):
+        yield from _letters(text, _COLOUR, lambda _: "")
+    if "</" in text and ("<span" in page.low or "<font" in page.low or "<mark" in page.low):
+        yield from _letters(text, _TAG, lambda _: "")
+    if any(c in text for c in _INVISIBLES):
+        yield from _letters(text, _INVISIBLE, lambda _: "")
+    if _IS_QUOTED.search(text):
+        yield from _letters(text, _SOFT_BREAK, lambda m: chr(int(m[1], 16)) if m[1] else "")
+    for glued in _GLUED:
+        yield from _letters(text, glued, lambda _: "")
+    if any(word in page.low for word in _JOINS):
+        for listed in _LISTED:
+            yield from _letters(text, listed, lambda _: "")
+    for numbers in _NUMBERS:
+        yield from (Piece(*m.span(), " " + "".join(map(chr, map(int, _NUMBER.findall(m[0]))))) for m in numbers.finditer(text))
+    if "r(1" in page.low:
+        yield from (Piece(*m.span(), " " + "".join(map(chr, map(int, _NUMBER.findall(m[0]))))) for m in _CHARS.finditer(text))
+    yield from _hex_lists(text)
+    yield from _runs(page)
+
+
+def _letters(text: str, pattern: re.Pattern[str], of: object) -> Iterator[Piece]:
+    for match in pattern.finditer(text):
+        yield Piece(*match.span(), of(match))  # type: ignore[operator]
 
 
 def _of_escape(match: re.Match[str]) -> str:
-    return chr(int(match[1], 16)) if match[1] else _ESCAPED.get(match[2], match[2])
+    code = match[1] or match[2] or match[3]
+    if code:
+        number = int(code, 16)
+        return chr(number) if number < 0x110000 and not 0xD800 <= number < 0xE000 else "?"
+    if match[4]:
+        return chr(int(match[4], 8))
+    return _ESCAPED.get(match[5], match[5]) if match[5] else ""
 
 
-def _of_percent(match: re.Match[str]) -> str:
-    return chr(int(match[1], 16))
+def _of_entity(match: re.Match[str]) -> str:
+    if match[3]:
+        return _ENTITIES[match[3]]
+    number = int(match[1], 16) if match[1] else int(match[2])
+    return chr(number) if number < 0xD800 else "?"
 
 
-def _replaced(text: str, pattern: re.Pattern[str], letter_of: Callable[[re.Match[str]], str]) -> Decoded:
-    """A text with every match replaced by the one letter it stands for."""
-    pieces: list[str] = []
-    here, there = [0], [0]
-    last = length = 0
-    for match in pattern.finditer(text):
-        start, end = match.span()
-        pieces += (text[last:start], letter_of(match))
-        length += start - last
-        here += (length, length + 1)
-        there += (start, end)
-        length, last = length + 1, end
-    pieces.append(text[last:])
-    return Decoded("".join(pieces), (here, there))
+def _hex_lists(text: str) -> Iterator[Piece]:
+    """Bytes written one by one, and the lines of a hex dump: each line with its offset and its letters beside is one piece."""
+    first = min((found.start() for pattern in _SPACED_HEX if (found := pattern.search(text)) is not None), default=-1)
+    if first >= 0:
+        for match in _HEX_LIST.finditer(text, max(0, text.rfind("\n", 0, first))):
+            yield Piece(*match.span(), bytes.fromhex("".join(_HEX_PAIR.findall(match[0]))).decode("latin-1"))
+    if "0000000" in text:
+        for match in _DUMP.finditer(text):
+            data = bytes.fromhex("".join(match[1].split()))
+            if len(data) >= 2 and not data.translate(None, _PRINTABLE).strip(b"\0"):
+                yield Piece(*match.span(), data.decode("latin-1").replace("\0", ""))
 
 
-def _base64_runs(page: Page) -> Iterator[Decoded]:
-    """Runs of base64 that are text when decoded; a hash, a path or a picture is not."""
-    text, done, match_at = page.text, 0, _TEXT_RUN.match
-    for start, _ in page.runs:
+def _runs(page: Page) -> Iterator[Piece]:
+    """Runs of base64, base32 or hex that are text when decoded, and tokens that a narrow screen broke; a hash, a path or a picture is not."""
+    text, done = page.text, 0
+    for start, end in page.runs:
         begin = start + 1 if text[start - 1 : start] == "\\" else start  # the n of a JSON "\n" is no letter of what follows it
-        match = match_at(text, begin)
-        if match is None or begin < done or not _is_text(match[0][:MIN_BASE64_CHARS]):
+        if begin < done:
             continue
-        done, encoded = _joined(text, begin, match.end())
-        while text[done : done + 1] == "=":
-            done += 1
-        plain = _decoded(encoded[:MAX_BASE64_CHARS])
-        yield Decoded(plain, ([0, len(plain)], [begin, done]), whole=True)
+        piece = _run(text, begin, end)
+        if piece is not None:
+            done = piece.end
+            yield piece
+    for match in _BROKEN.finditer(text):
+        if match.start() - text.rfind("\n", max(0, match.start() - 400), match.start()) > _WIDE_LINE:
+            yield Piece(*match.span(), "")
+
+
+def _run(text: str, start: int, end: int) -> Piece | None:
+    match = _TEXT_RUN.match(text, start, end)
+    if match is not None and _is_text(match[0][:MIN_BASE64_CHARS]):
+        end, encoded = _joined(text, start, match.end())
+        return Piece(start, _padded(text, end), _of_base64(encoded[:MAX_DECODED]).decode("latin-1"))
+    if text[start] in "234567" or text.startswith(("0x", "0X", "0a", "0A"), start):
+        match = _HEX_RUN.match(text, start, end)
+        if match is not None:
+            end, encoded = match.end(), match[1]
+            while len(match[1]) >= _WRAPPED_AT and (below := _HEX_LINE.match(text, end)) is not None and len(below[1]) <= len(match[1]):
+                end, encoded = below.end(), encoded + below[1]
+            return Piece(start, end, bytes.fromhex(encoded[: len(encoded) // 2 * 2]).decode("latin-1"))
+    if text[start] == "A" or text.startswith("//", start) or text[start + 4 : start + 5] == "A":
+        match = _WIDE_RUN.match(text, start, end)
+        if match is not None:
+            end, encoded = _joined(text, start, match.end())
+            data = _of_base64(encoded[:MAX_DECODED])
+            plain = data.replace(b"\0", b"").removeprefix(b"\xff\xfe").removeprefix(b"\xfe\xff")
+            if 3 * len(plain) < 2 * len(data) and not plain[:16].translate(None, _PRINTABLE):
+                return Piece(start, _padded(text, end), plain.decode("latin-1"))
+    if text.startswith(("H4sI", "eJ", "eN"), start) and (match := _PACKED_RUN.match(text, start, end)) is not None:
+        end, encoded = _joined(text, start, match.end())
+        plain = _unpacked(_of_base64(encoded[:MAX_DECODED]))
+        return Piece(start, _padded(text, end), plain.decode("latin-1")) if plain and not plain[:64].translate(None, _PRINTABLE) else None
+    if text[start].isupper() and (match := _BASE32_RUN.match(text, start, end)) is not None:
+        plain = base64.b32decode(match[0][: len(match[0]) // 8 * 8])
+        if not plain.translate(None, _PRINTABLE):
+            return Piece(start, _padded(text, match.end()), plain.decode("latin-1"))
+    return None
 
 
 def _joined(text: str, start: int, end: int) -> tuple[int, str]:
@@ -115,14 +259,85 @@ def _joined(text: str, start: int, end: int) -> tuple[int, str]:
     return end, "".join(pieces)
 
 
+def _padded(text: str, end: int) -> int:
+    while text[end : end + 1] == "=":
+        end += 1
+    return end
+
+
 def _is_text(start: str) -> bool:
     return not base64.b64decode(start.encode().translate(_URL_SAFE)).translate(None, _PRINTABLE)
 
 
-def _decoded(encoded: str) -> str:
-    """The text that a run of base64 stands for; a run's incomplete last letters are left out."""
-    data = base64.b64decode(encoded[: len(encoded) - len(encoded) % 4].encode().translate(_URL_SAFE))
-    rest = encoded[len(encoded) - len(encoded) % 4 :]
-    if len(rest) > 1:
-        data += base64.b64decode(rest.encode().translate(_URL_SAFE) + b"=" * (4 - len(rest)))
-    return data.decode("latin-1")
+def _of_base64(encoded: str) -> bytes:
+    """The bytes that a run of base64 stands for; a run's incomplete last letters are left out."""
+    data = encoded.encode("ascii", "replace").translate(_URL_SAFE)
+    whole, rest = data[: len(data) // 4 * 4], data[len(data) // 4 * 4 :]
+    plain = base64.b64decode(whole)
+    return plain + base64.b64decode(rest + b"=" * (4 - len(rest))) if len(rest) > 1 else plain
+
+
+def _unpacked(data: bytes) -> bytes:
+    """What gzip or zlib packed, as far as it goes and up to MAX_DECODED bytes."""
+    try:
+        return zlib.decompressobj(47).decompress(data, MAX_DECODED)
+    except (zlib.error, binascii.Error):
+        return b""
+
+
+def _view(text: str, pieces: list[Piece]) -> View:
+    """The surroundings of some pieces, one after the other, with the pieces decoded."""
+    parts: list[str] = []
+    here, there, changed = [0], [0], [False]
+    length = last = 0
+
+    def add(part: str, source: int, *, was_changed: bool) -> None:
+        nonlocal length
+        here.append(length)
+        there.append(source)
+        changed.append(was_changed)
+        parts.append(part)
+        length += len(part)
+
+    shown = _windows(text, pieces)
+    window = last = stop = 0
+    for piece in pieces:
+        while window < len(shown) and shown[window][1] <= piece.start:  # this piece lies behind the window
+            window += 1
+            if window == len(shown):
+                break
+        if window == len(shown):
+            break
+        if piece.start < max(last, shown[window][0]):  # inside the piece before it, or not worth a look
+            continue
+        if shown[window][1] != stop:
+            if stop:
+                add(text[last:stop], last, was_changed=False)
+                add("\n", stop, was_changed=True)
+            last, stop = shown[window]
+        add(text[last : piece.start], last, was_changed=False)
+        add(piece.text, piece.start, was_changed=True)
+        last = piece.end
+    add(text[last : max(last, stop)], last, was_changed=False)
+    here.append(length)
+    there.append(max(last, stop))
+    changed.append(False)
+    return View("".join(parts), here, there, changed)
+
+
+def _windows(text: str, pieces: list[Piece]) -> list[tuple[int, int]]:
+    """The parts of a text around the pieces that are worth a look, in order and apart; each ends with a word."""
+    windows: list[tuple[int, int]] = []
+    for piece in pieces:
+        if not piece.alone:
+            continue
+        start = max(0, piece.start - AROUND)
+        if windows and piece.end + AROUND <= windows[-1][1]:
+            continue
+        rest = _REST.match(text, min(len(text), piece.end + AROUND))
+        end = rest.end() if rest is not None else len(text)
+        if windows and start <= windows[-1][1]:
+            windows[-1] = windows[-1][0], max(end, windows[-1][1])
+        else:
+            windows.append((start, end))
+    return windows

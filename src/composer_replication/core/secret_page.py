@@ -10,6 +10,15 @@ _A_TO_Z = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxy
 _TOKEN_LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_.~"
 _CLASSES = bytes(97 if byte in _TOKEN_LETTERS else 32 for byte in range(256))
 _LONG = b"a" * MIN_RUN
+_ODD_LETTERS = bytes(97 if chr(byte) in "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789" else 32 for byte in range(256))
+
+
+class Span(NamedTuple):
+    """Where a secret stands in a text, and its kind."""
+
+    start: int
+    end: int
+    kind: str
 
 
 class Page(NamedTuple):
@@ -32,17 +41,19 @@ class Page(NamedTuple):
 
 
 def long_runs(text: str) -> list[tuple[int, int]]:
-    """(start, end) of the long runs of token letters.
+    """(start, end) of the long runs of token letters that hold a capital or a digit: a path in small letters is no token.
 
     Every letter becomes one of two, so that a run is found by a plain search for twenty equal letters: six times as fast
     as a regular expression.
     """
-    classes = text.encode("latin-1", "replace").translate(_CLASSES)
+    letters = text.encode("latin-1", "replace")
+    classes, odd = letters.translate(_CLASSES), letters.translate(_ODD_LETTERS)
     runs: list[tuple[int, int]] = []
     at = classes.find(_LONG)
     while at >= 0:
         end = classes.find(b" ", at)
         end = len(classes) if end < 0 else end
-        runs.append((at, end))
+        if odd.find(b"a", at, end) >= 0:
+            runs.append((at, end))
         at = classes.find(_LONG, end)
     return runs

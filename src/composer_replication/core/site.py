@@ -7,6 +7,7 @@ Example: session s1, turn 7 calls read_flie (call c1); turn 8 is its error resul
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -73,6 +74,7 @@ class Hint:
 
     `knows` lists the hindsight it used, e.g. ("kind", "tools"); "kind" alone is what the error told, "later:..." names
     anything taken from after the message. `overlap` is the share of the hint's words that stand in the target message.
+    `refers_to` are the turns above the message that the hint or the mistaken call speaks of: a window without them is no context for it.
     """
 
     site_id: str
@@ -82,12 +84,20 @@ class Hint:
     knows: tuple[str, ...] = ()
     num_words: int = 0
     overlap: float = 0.0
+    refers_to: tuple[int, ...] = ()
+
+
+def joined_text(hints: Sequence[Hint]) -> str:
+    """The hints of one message as one text: one below the other in the order of its calls, each text once."""
+    return "\n".join(dict.fromkeys(hint.text for hint in hints))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What another model would have done at a site: its message, what it cost, and its family.
+    """What another model would have done at a site: its message, what was booked for it, and its family.
 
+    `usd_by` says whose number `usd` is: "ours" (our own count of what was sent and received, or the worst case) or "endpoint" (what it
+    reported was more); `told_usd` is what the endpoint says it cost.
     `problem` says why the message cannot be used (core/teacher.py), "" where it can: only such answers count. `request` is the name under
     which the ledger keeps the prompt that was sent and the answer as it came.
     """
@@ -104,6 +114,8 @@ class Answer:
     cached_tokens: int = 0
     output_tokens: int | None = None
     request: str = ""
+    usd_by: Literal["", "ours", "endpoint"] = ""
+    told_usd: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

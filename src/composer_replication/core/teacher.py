@@ -13,13 +13,14 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from composer_replication.core.codec import turn_from_json, turn_to_json
 from composer_replication.core.errors import DataError
 from composer_replication.core.trace import ToolSpec, Turn
 
 JSON = Any
+Whose = Literal["", "ours", "endpoint"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +91,8 @@ class Reply:
 
     `problem` is "" for an answer that can be used, else why not: cut_off, empty, refused, bad_arguments, unknown_tool, no_name.
     `confidence` is the geometric mean of the probabilities of the answer's tokens, where the endpoint tells them. `raw` is the body as it
-    came. `family` is that of its author where the teacher knows it to be another than its own; it is not kept.
+    came, without the key. `family` is that of its author where the teacher knows it to be another than its own; it is not kept.
+    `sent_tokens` and `received_tokens` are our own count of what went over the wire, whatever `usage` says; 0 = nobody counted.
     Example: Reply(turn=Turn(role="assistant", author="glm-5", blocks=(ToolCall(...),)), usage=Usage(usd=0.002))
     """
 
@@ -101,6 +103,8 @@ class Reply:
     confidence: float | None = None
     raw: str = ""
     family: str = ""
+    sent_tokens: int = 0
+    received_tokens: int = 0
 
 
 class Teacher(Protocol):
@@ -181,18 +185,23 @@ def request_key(teacher: Teacher, request: Request) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bought:
-    """An answer that was paid for, now or earlier: `usd` is what it cost when it was bought, `now` whether that was in this run."""
+    """An answer that was paid for, now or earlier: `usd` is what was booked for it when it was bought, `now` whether that was in this run.
+
+    `whose` number that is: "ours" (our own count, or the worst case), or "endpoint" (what it reported was more); "" = not known.
+    """
 
     reply: Reply
     usd: float = 0.0
     now: bool = field(default=True)
     key: str = ""
+    whose: Whose = ""
 
 
 def reply_to_json(reply: Reply) -> dict[str, JSON]:
     """A reply as it is kept in the ledger."""
     usage = {name: getattr(reply.usage, name) for name in Usage.__dataclass_fields__}
-    facts = {"problem": reply.problem, "provider": reply.provider, "confidence": reply.confidence, "raw": reply.raw}
+    facts: dict[str, JSON] = {"problem": reply.problem, "provider": reply.provider, "confidence": reply.confidence, "raw": reply.raw}
+    facts |= {"sent_tokens": reply.sent_tokens, "received_tokens": reply.received_tokens}
     return {"turn": turn_to_json(reply.turn), "usage": usage, **facts}
 
 

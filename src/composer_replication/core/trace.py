@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Literal
 
 from composer_replication.core.errors import SessionError
@@ -133,8 +134,8 @@ class Turn:
 class Segment:
     """A stretch of turns [start, end) that the model wrote while its context began with the same earlier messages.
 
-    `context` are ranges [a, b) of earlier turns that stood before `start`; `cleared` are call ids whose results the
-    agent had removed from the context by then (micro-compaction), though the log still shows them.
+    `context` are ranges [a, b) of earlier turns that stood before `start`, in the order in which they stood; `cleared` are call ids
+    whose results the agent had removed from the context by then (micro-compaction), though the log still shows them.
     Example: Segment(context=((0, 10),), start=20, end=31)  # turns 10-19 were rewound by the user
     """
 
@@ -202,6 +203,8 @@ class Session:
 
     `tools_origin`: "log" = the log held the schemas; "reconstructed" = inferred from the calls seen; "none".
     `copied` = the first `copied` turns stand in another session too (resume or fork): context, never trained twice.
+    `requests` = prompts that the log holds word for word; `requests_verified` = those whose messages, by their hashes, are exactly the
+    context of the message that answered them (before secrets were removed).
     Raises SessionError if a segment or event names a turn that does not exist, or a result precedes its call.
     """
 
@@ -220,6 +223,8 @@ class Session:
     started: str = ""
     ended: str = ""
     outcome: float | None = None
+    requests: int = 0
+    requests_verified: int = 0
 
     def __post_init__(self) -> None:
         n, expected = len(self.turns), 0
@@ -227,11 +232,11 @@ class Session:
             if segment.start != expected or segment.end < segment.start or segment.end > n:
                 raise SessionError(f"segment {segment.start}-{segment.end} does not continue at turn {expected} of {n}", where=self.id)
             expected = segment.end
-            last = 0
-            for a, b in segment.context:
-                if not (last <= a < b <= segment.start):
-                    raise SessionError(f"context range {a}-{b} of the segment at turn {segment.start} is out of order", where=self.id)
-                last = b
+            told = f"the context {segment.context} of the segment at turn {segment.start}"
+            if any(not 0 <= a < b <= segment.start for a, b in segment.context):
+                raise SessionError(f"{told} is not before it", where=self.id)
+            if any(b > a for (_, b), (a, _) in pairwise(sorted(segment.context))):
+                raise SessionError(f"{told} holds a turn twice", where=self.id)
         if expected != n:
             raise SessionError(f"segments end at turn {expected}, but there are {n} turns", where=self.id)
 

@@ -113,8 +113,9 @@ def audit_hints(
     usable = [(place, places[donor]) for place, donor in zip(places, donors, strict=True) if donor is not None]
     met = Counter(name for place, donor in usable for name in _relations(place, donor))
     sites = _score(model, usable, pad_id=pad_id, max_tokens=max_tokens, device=device)
-    kinds = sorted({site.kind for site in sites})
-    groups = [(kind, [s for s in sites if s.kind == kind]) for kind in kinds] + ([("all", sites)] if sites else [])
+    of_site = {place.view.site_id: place.view.kinds for place, _ in usable}  # a view may hold the hints of several failing calls
+    kinds = sorted({kind for found in of_site.values() for kind in found})
+    groups = [(kind, [s for s in sites if kind in of_site[s.site_id]]) for kind in kinds] + ([("all", sites)] if sites else [])
     return Audit(
         sites=tuple(sites),
         kinds=tuple(_kind(kind, group, min_lift=min_lift, seed=seed) for kind, group in groups),

@@ -24,6 +24,9 @@ from composer_replication.core.config.rollouts import EvaluateSettings
 from composer_replication.core.errors import DataError, RenderError
 from composer_replication.core.site import Site
 from composer_replication.core.trace import Session
+from composer_replication.data.hints.context import site_context
+from composer_replication.data.hints.refers import refers_to
+from composer_replication.data.sites.shell_rules import PATH_EXPLORED
 from composer_replication.evaluation.players import Player, load_player
 from composer_replication.evaluation.success import one_thread
 from composer_replication.models.export import weights_sha256
@@ -56,8 +59,8 @@ class HeldSite:
 class HeldOut:
     """The sites on which a student is judged; `left_out` counts mistakes that cannot be used, by reason.
 
-    Reasons: training (its session is trained on), shared_session (the session that started it is), copied, whole_message (a site without
-    a call: nothing says what would be the same mistake).
+    Reasons: training (its session is trained on), shared_session (the session that started it is), path_explored (a path that was only
+    looked for: no mistake), copied, whole_message (a site without a call: nothing says what would be the same mistake).
     """
 
     sites: tuple[HeldSite, ...]
@@ -97,13 +100,18 @@ def held_out_sites(read: Callable[[], Iterable[Session]], *, sites: Iterable[Sit
             repositories.add(split_unit(session, by="repository"))
             families.add(split_unit(session, by="session"))
     by_session: dict[str, list[Site]] = {}
+    explored: Counter[str] = Counter()
     for site in sites:
         if site.category == "mistake":
             by_session.setdefault(site.session_id, []).append(site)
+        elif site.kind == PATH_EXPLORED:
+            explored[site.session_id] += 1
     found: list[HeldSite] = []
     left_out: Counter[str] = Counter()
     for session in read():
         repository, family = split_unit(session, by="repository"), split_unit(session, by="session")
+        if explored[session.id] and is_held_out(session, settings=settings):
+            left_out[PATH_EXPLORED] += explored[session.id]
         for site in by_session.get(session.id, ()):
             reason = ""
             if not is_held_out(session, settings=settings):
@@ -139,7 +147,8 @@ def restore_spots(held: HeldOut, *, renderer: Renderer, max_tokens: int, room: i
     tools: dict[str, ToolFacts] = {}
     for one in held.sites:
         try:
-            prefix = restore(one.session, turn=one.site.turn, renderer=renderer, max_tokens=max_tokens, room=room)
+            seen = refers_to(site_context(one.session, one.site))
+            prefix = restore(one.session, turn=one.site.turn, renderer=renderer, max_tokens=max_tokens, room=room, refers_to=seen)
         except RenderError:
             lost["template"] += 1
             continue

@@ -14,7 +14,6 @@ from typing import Any
 
 from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import read_lines
-from composer_replication.core.rundir import sha256_of
 from composer_replication.core.site import Hint, Site
 from composer_replication.report.words import ANSWERED, CATEGORIES, FILES, FLAT, REASONS, UNUSED
 
@@ -163,9 +162,3 @@ def read_skipped(path: Path) -> tuple[dict[str, int], frozenset[str]]:
         if row["reason"] == "held_out":
             held_out.add(row.get("session_id", ""))
     return dict(sorted(counts.items())), frozenset(held_out)
-
-
-def changed_files(folder: Path, recorded: Iterable[Mapping[str, Any]], *, names: Iterable[str]) -> list[str]:
-    """Those of the files `names` in `folder` that are not what their record says: another hash, or gone."""
-    wanted = {Path(str(entry.get("path", ""))).name: entry.get("sha256") for entry in recorded}
-    return [n for n in names if wanted.get(n) and (not (folder / n).exists() or sha256_of(folder / n) != wanted[n])]

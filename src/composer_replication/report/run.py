@@ -11,10 +11,11 @@ from typing import Any
 from composer_replication.core.codec import read_sessions
 from composer_replication.core.errors import DataError
 from composer_replication.core.rundir import RunDir, open_run
+from composer_replication.core.stamps import changed_since, stale
 from composer_replication.report.claims import claims
 from composer_replication.report.data import run_view
 from composer_replication.report.evidence import AFTER, read_evaluation
-from composer_replication.report.funnel import changed_files, not_trained, read_object, run_chains
+from composer_replication.report.funnel import not_trained, run_chains
 from composer_replication.report.logs import logs_view
 from composer_replication.report.lost import lost_rows
 from composer_replication.report.rollout_sites import rollout_sites
@@ -31,7 +32,7 @@ LOG_RATIO = "distance of log-probs"  # what tables of an older run can show
 def run_report(path: Path, *, work: Path | None = None, num_sites: int = SHOWN_SITES) -> dict[str, Any]:
     """All values of a run's page; `work` is the folder with sessions and sites, by default the one that holds runs/.
 
-    Where that folder has no sites any more, or other files than the run was trained on, the page says so.
+    Where that folder has no sites any more, sites of an older store, or other files than the run was trained on, the page says so.
     """
     run = open_run(path)
     folder = work if work is not None else run.path.parent.parent
@@ -39,6 +40,8 @@ def run_report(path: Path, *, work: Path | None = None, num_sites: int = SHOWN_S
     settings, metrics = run.resolved(), run.metrics()
     evaluation = _evaluation(run)
     there = all((folder / name).exists() for name in ("sessions.jsonl", "sites.jsonl"))
+    outdated = stale(folder / "sites.jsonl", work=folder) if there else None
+    there = there and outdated is None  # such sites name turns that stand elsewhere now
     return {
         **run_view(path),
         "platform": run.info().get("platform", ""),
@@ -50,7 +53,8 @@ def run_report(path: Path, *, work: Path | None = None, num_sites: int = SHOWN_S
         "work": _used(work_view(folder, first=list(tokens["sites"]), num_sites=num_sites), settings, metrics) if there else None,
         "chains": run_chains(metrics),
         "lost": lost_rows(metrics),
-        "stale": _stale(run, folder) if there else [],
+        "stale": changed_since(run, work=folder) if there else [],
+        "out_of_date": outdated.told if outdated is not None else "",
         "samples": samples(run),
     }
 
@@ -101,15 +105,6 @@ def again(run: RunDir, evaluation: Mapping[str, Any] | None) -> list[dict[str, s
         told = ["recompose", "evaluate", run.info()["id"], *shlex.split(command.removeprefix(TRAIN)), *against]
         found.append({"name": "evaluation", "command": shlex.join(told)})
     return found
-
-
-def _stale(run: RunDir, work: Path) -> list[str]:
-    """Files of the work folder that are no longer those the run was made from."""
-    examples = work / "examples"
-    inputs = json.loads(run.manifest_json.read_text("utf-8")).get("inputs", ())
-    stale = changed_files(examples, inputs, names=("examples.jsonl", "pairs.jsonl"))
-    built = (read_object(examples / "meta.json", verb="build") or {}).get("inputs", ())
-    return stale + changed_files(work, built, names=("sessions.jsonl", "sites.jsonl", "hints.jsonl"))
 
 
 def watched(run: RunDir) -> dict[str, Any]:

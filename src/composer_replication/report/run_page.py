@@ -275,9 +275,8 @@ def _events(events: Sequence[Mapping[str, Any]]) -> Html | None:
 def _data(view: Mapping[str, Any]) -> Html:
     work = view["work"]
     if work is None:
-        lost = (
-            "The work folder of this run (sessions.jsonl, sites.jsonl) is not where it was: the way from logs to examples cannot be shown."
-        )
+        why = view["out_of_date"] or "The work folder of this run (sessions.jsonl, sites.jsonl) is not where it was"
+        lost = f"{why}: the way from logs to examples cannot be shown."
         return join(el("p", lost), el("div", own_chains(view["chains"]), cls="grid") if view["chains"] else None)
     stale = view["stale"]
     authors = ", ".join(f"{row['name']} ({number(row['of'])} messages)" for row in work["authors"][:6])

@@ -63,6 +63,8 @@ def session_view(session: Session, sites: Sequence[Site], hints: dict[str, Hint]
         "tools": tools,
         "segments": segments,
         "events": events,
+        "requests": session.requests,
+        "requests_verified": session.requests_verified,
         "turns_total": len(turns),
         "turns": turns,
     }

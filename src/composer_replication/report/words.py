@@ -14,6 +14,11 @@ CATEGORIES = {
     "benign": "an answer that reads like an error and is none (for example: no match)",
 }
 
+# Kinds that stand apart for a reason of their own.
+KINDS_APART = {
+    "path_explored": "looked for a path that is not there: a sound question whose answer is no (sites.explored_paths trains on it)",
+}
+
 # Reasons of skipped.jsonl as "channel/reason".
 REASONS = {
     "session/held_out": "kept out of training for evaluation",
@@ -23,6 +28,7 @@ REASONS = {
     "hint/copied": "stands in an earlier session as well; trained there once",
     "hint/category": "not a mistake of the model",
     "hint/too_long": "does not fit into build.max_tokens; nothing is cut to fit",
+    "hint/evidence_lost": "its window would lose a turn that the hint or the call refers to; a larger build.max_tokens keeps it",
     "hint/template": "the chat template refused it",
     "hint/not_insertable": "the template has no place for a hint there",
     "hint/not_assistant": "not a message of a model",

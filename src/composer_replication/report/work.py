@@ -14,10 +14,11 @@ from typing import Any
 from composer_replication.core.codec import read_hints, read_sessions, read_sites
 from composer_replication.core.errors import DataError
 from composer_replication.core.site import Hint, Site
+from composer_replication.core.stamps import stale_artefacts
 from composer_replication.core.trace import Session
 from composer_replication.report.funnel import TRAINED, file_chain, message_chain, preference_chain, read_object, read_skipped, site_chain
 from composer_replication.report.views import site_view
-from composer_replication.report.words import CATEGORIES, REASONS
+from composer_replication.report.words import CATEGORIES, KINDS_APART, REASONS
 
 UNKNOWN = "unknown"
 SHOWN_SITES, SHOWN_APART = 24, 6
@@ -59,10 +60,12 @@ def work_view(work: Path, *, first: Sequence[str] = (), num_sites: int = SHOWN_S
 
     Raises DataError where sessions.jsonl or sites.jsonl is not there, or names what the other does not hold.
     """
-    sites = _read(read_sites, work / "sites.jsonl", verb="sites")
-    hints = {hint.site_id: hint for hint in _read(read_hints, work / "hints.jsonl", verb="hints", needed=False)}
-    skipped, held_out = read_skipped(work / "examples" / "skipped.jsonl")
-    meta = read_object(work / "examples" / "meta.json", verb="build")
+    sites, hints_file = _read(read_sites, work / "sites.jsonl", verb="sites"), work / "hints.jsonl"
+    old = stale_artefacts(work)  # what is of an older store is left out: its counts would not be those of these sessions
+    hints = {hint.site_id: hint for hint in ([] if "hints.jsonl" in old else _read(read_hints, hints_file, verb="hints", needed=False))}
+    built = "examples" not in old
+    skipped, held_out = read_skipped(work / "examples" / "skipped.jsonl") if built else ({}, frozenset())
+    meta = read_object(work / "examples" / "meta.json", verb="build") if built else None
     ingest = read_object(work / "ingest.json", verb="ingest")
     chosen = choose(sites, hints, first=first, num_sites=num_sites)
     by_session: dict[str, list[int]] = defaultdict(list)
@@ -77,10 +80,13 @@ def work_view(work: Path, *, first: Sequence[str] = (), num_sites: int = SHOWN_S
             site = sites[number]
             shown[number] = site_view(session, site, hints.get(site.id), number=number + 1, before=BEFORE, after=AFTER)
     counts: Mapping[str, Any] = (meta or {}).get("counts", {})
+    views = counts.get("hinted_sites") or counts.get("views")  # several failing calls of one message are one view
     messages = message_chain(
         messages=logs.messages, held_out=logs.held_out_messages, trained=counts.get("trained_messages", 0), skipped=skipped
     )
-    preference = preference_chain(work, skipped=skipped, held_out=held_out, pairs=counts.get("pairs") if meta else None)
+    pairs = counts.get("pairs") if meta else None
+    replayed = old.keys().isdisjoint(("answers.jsonl", "preferences.jsonl", "anchors.jsonl"))
+    preference = preference_chain(work, skipped=skipped, held_out=held_out, pairs=pairs) if replayed else []
     told = {"hint", "lm_ce", "session"} | ({"preference"} if preference else set())
     return {
         "path": str(work),
@@ -88,13 +94,14 @@ def work_view(work: Path, *, first: Sequence[str] = (), num_sites: int = SHOWN_S
         "sites": len(sites),
         "mistakes": sum(site.category in TRAINED for site in sites),
         "hints": len(hints),
-        "hints_written": (work / "hints.jsonl").exists(),
+        "hints_written": hints_file.exists() and "hints.jsonl" not in old,
+        "stale": [one.told for one in old.values()],
         "built": meta is not None,
         "origins": dict(logs.origins),
         **_tables(sites, hints, logs),
         "chains": {
             "files": file_chain(ingest, sessions=logs.sessions),
-            "sites": site_chain(sites, hints, skipped=skipped, held_out=held_out, views=counts.get("views") if meta else None),
+            "sites": site_chain(sites, hints, skipped=skipped, held_out=held_out, views=views if meta else None),
             "messages": messages if meta else [],
             "preference": preference,
         },
@@ -147,7 +154,7 @@ def _tables(sites: Sequence[Site], hints: Mapping[str, Hint], logs: _Logs) -> di
             {**row, "sessions": logs.by_repository[row["name"]]} for row in _rates(wrong, "repository", logs.calls_by_repository)
         ],
         "authors": _rates(wrong, "author", logs.by_author),
-        "apart": [{"category": c, "kind": k, "count": n, "why": CATEGORIES[c]} for (c, k), n in _sorted(apart)],
+        "apart": [{"category": c, "kind": k, "count": n, "why": KINDS_APART.get(k, CATEGORIES[c])} for (c, k), n in _sorted(apart)],
     }
 
 

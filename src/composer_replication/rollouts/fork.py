@@ -33,7 +33,7 @@ class ForkSpot:
     """Where to fork: the messages above the mistaken one, the tools on offer, and the check of what will be written.
 
     `ids` are what `build` made of these messages, up to and including the generation prompt; empty where nothing was built, and then
-    `num_tokens` says how many they will be.
+    `num_tokens` says how many they will be. `others` check for the mistakes of further calls of the same message.
     """
 
     site: Site
@@ -42,6 +42,12 @@ class ForkSpot:
     check: SiteCheck
     ids: tuple[int, ...] = ()
     num_tokens: int = 0
+    others: tuple[SiteCheck, ...] = ()
+
+    def checked(self, turn: Turn) -> Checked:
+        """The verdict on what was written: any of the message's mistakes made again is the same mistake, else what the first check says."""
+        found = [check.message(turn) for check in (self.check, *self.others)]
+        return next((one for one in found if one.outcome == "same"), found[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +136,7 @@ def _fork(spot: ForkSpot, rollout: Rollout, *, number: int) -> Fork:
         )
     if not ids or rollout.ids[len(prefix) :] != ids:
         raise AlignmentError("what follows the context is not what was sampled", where=spot.site.id)
-    return Fork(site=spot.site, number=number, prefix_ids=prefix, turn=turn, checked=spot.check.message(turn))
+    return Fork(site=spot.site, number=number, prefix_ids=prefix, turn=turn, checked=spot.checked(turn))
 
 
 def room_for(lengths: Sequence[int], *, settings: Sampling) -> Sampling:

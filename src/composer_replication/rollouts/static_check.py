@@ -12,6 +12,7 @@ What only running it would tell - a shell line, text that an edit looks for, a f
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -20,18 +21,20 @@ from composer_replication.core.errors import SiteError
 from composer_replication.core.site import Site
 from composer_replication.core.trace import JSON, Session, ToolCall, ToolSpec, Turn
 from composer_replication.data.hints.context import site_context
-from composer_replication.data.hints.seen import PATH_KEYS, absolute, seen_paths
+from composer_replication.data.hints.seen import PATH_KEYS, places
 from composer_replication.data.sites.arguments import misfit
+from composer_replication.data.sites.effects import resolve
 from composer_replication.data.sites.judge import is_error, judge
 from composer_replication.data.sites.repeats import same_call
 from composer_replication.data.sites.shell import SHELL_TOOLS
-from composer_replication.data.sites.shell_rules import word_set
+from composer_replication.data.sites.shell_rules import PATH_EXPLORED, word_set
 from composer_replication.rollouts.episode import CUT, MALFORMED
 
 Outcome = Literal["ok", "same", "other", "malformed", "undecided"]
 OUTCOMES: tuple[Outcome, ...] = ("ok", "same", "other", "malformed", "undecided")
 
 UNKNOWN_TOOL, BAD_ARGUMENTS, FILE_MISSING = "unknown_tool", "bad_arguments", "file_missing"
+PATHS_MISSING = frozenset((FILE_MISSING, PATH_EXPLORED))
 WRITING_TOOLS = word_set("Write write write_file")
 EDITING_TOOLS = word_set("Edit MultiEdit NotebookEdit edit edit_file") | WRITING_TOOLS
 
@@ -39,13 +42,14 @@ EDITING_TOOLS = word_set("Edit MultiEdit NotebookEdit edit edit_file") | WRITING
 _PATH = ("path",)
 DECIDED_BY: dict[str, tuple[str, ...]] = {
     FILE_MISSING: _PATH,
+    PATH_EXPLORED: _PATH,
     "is_directory": _PATH,
     "edit_not_read": _PATH,
     "edit_stale": _PATH,
     "edit_no_match": ("path", "old_string"),
     "edit_multi_match": ("path", "old_string", "replace_all"),
 }
-_NEEDS_PATHS = frozenset((FILE_MISSING, "is_directory", "too_large"))
+_NEEDS_PATHS = PATHS_MISSING | {"is_directory", "too_large"}
 _ASKED_OF_ALL = frozenset((UNKNOWN_TOOL, BAD_ARGUMENTS, MALFORMED))  # the questions that every call is asked settle these kinds
 
 
@@ -104,7 +108,7 @@ class SiteCheck:
 
     site: Site
     call: ToolCall | None
-    cwd: str
+    cwd: str | None
     tools: ToolFacts
     seen: frozenset[str]
     missing: frozenset[str]
@@ -116,20 +120,17 @@ class SiteCheck:
         if site.session_id != session.id:
             raise SiteError(f"the site belongs to session {site.session_id}", where=site.id, fix="run again: recompose sites")
         context = site_context(session, site)
-        shown = {absolute(path.rstrip("/") or "/", session.cwd) for path in (*seen_paths(context), session.cwd) if path}
-        missing: set[str] = set()
-        for call, result in context.answered():
-            if is_error(call, result) and judge(call, result).kind == FILE_MISSING and (path := _path(call, session.cwd)):
-                missing.add(path)
-        missing -= shown  # written since
-        if site.kind == FILE_MISSING and context.call is not None and (path := _path(context.call, session.cwd)):
+        found = places(context)
+        shown = {*found.names, posixpath.normpath(session.cwd)} if session.cwd else set(found.names)
+        missing = set(found.refused) - shown  # written since
+        if site.kind in PATHS_MISSING and context.call is not None and (path := _path(context.call, found.cwd)):
             missing.add(path)  # whatever was seen before: at this state it was not there
         refs = session.calls()
         beside = [refs[c.id] for c in session.turns[site.turn].calls if c.id in refs]
         return cls(
             site=site,
             call=context.call,
-            cwd=session.cwd,
+            cwd=found.cwd,
             tools=tools or ToolFacts.of(session),
             seen=frozenset(folder for path in shown for folder in _with_parents(path)) - missing,
             missing=frozenset(missing),
@@ -166,7 +167,7 @@ class SiteCheck:
         if same_call(call, self.call):
             return True
         keys = DECIDED_BY.get(self.site.kind, ())
-        alike = call.name == self.call.name or (self.site.kind == FILE_MISSING and call.name not in WRITING_TOOLS)
+        alike = call.name == self.call.name or (self.site.kind in PATHS_MISSING and call.name not in WRITING_TOOLS)
         return bool(keys) and alike and call.name not in SHELL_TOOLS and all(self._shared(call, key) for key in keys)
 
     def _shared(self, call: ToolCall, key: str) -> bool:
@@ -179,7 +180,9 @@ class SiteCheck:
 
     def _wrong(self, kind: str, call: ToolCall, words: str) -> Checked:
         """A certain mistake; the site's own where the kind is the same, and for arguments the tool: of its schema the hint speaks."""
-        again = self.site.kind == kind and (kind != BAD_ARGUMENTS or call.name == self.site.tool)
+        again = (self.site.kind == kind or {kind, self.site.kind} <= PATHS_MISSING) and (
+            kind != BAD_ARGUMENTS or call.name == self.site.tool
+        )
         return Checked(outcome="same" if again else "other", reason=kind, detail=f"{call.name}: {words}")
 
     def _name(self, call: ToolCall) -> Checked | None:
@@ -224,7 +227,7 @@ class SiteCheck:
         if kind in _ASKED_OF_ALL:
             return None
         if kind in _NEEDS_PATHS:
-            at_risk = call.name in SHELL_TOOLS or (kind != FILE_MISSING and bool(_path(call, self.cwd)))
+            at_risk = call.name in SHELL_TOOLS or (kind not in PATHS_MISSING and bool(_path(call, self.cwd)))
         elif kind.startswith("edit_"):
             at_risk = call.name in EDITING_TOOLS
         elif kind.startswith("shell_"):
@@ -234,10 +237,12 @@ class SiteCheck:
         return Checked(outcome="undecided", reason="needs_running", detail=f"{call.name}: could be {kind}") if at_risk else None
 
 
-def _path(call: ToolCall, cwd: str) -> str:
-    """The absolute path that a call names in an argument, "" where it names none."""
+def _path(call: ToolCall, cwd: str | None) -> str:
+    """The full path that a call names in an argument, "" where it names none; as it stands where the shell's folder is not known."""
     value: JSON = next((call.arguments[key] for key in PATH_KEYS if key in call.arguments), "")
-    return absolute(value.rstrip("/") or "/", cwd) if isinstance(value, str) and value else ""
+    if not isinstance(value, str) or not value:
+        return ""
+    return resolve(value.rstrip("/") or "/", cwd) or posixpath.normpath(value)
 
 
 def _with_parents(path: str) -> list[str]:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from composer_replication.core.errors import DataError
-from composer_replication.core.jsonl import atomic_writer, dumps, read_lines, write_json
+from composer_replication.core.files import atomic_writer
+from composer_replication.core.jsonl import dumps, read_lines, write_json
 from composer_replication.tokens.dataset import Item, Skipped
 from composer_replication.tokens.example import (
     PreferencePair,
@@ -28,7 +29,12 @@ EXAMPLES, PAIRS, SKIPPED, META = "examples.jsonl", "pairs.jsonl", "skipped.jsonl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildReport:
-    """What a build gave: examples, hint views (and how hints were written), pairs, tokens, and skips by "channel/reason"."""
+    """What a build gave: examples, hint views (and how hints were written), pairs, tokens, and skips by "channel/reason".
+
+    `hinted_sites` are the failing calls whose hints the views hold. `context_kept` of `context_available` tokens stand above the mistaken
+    messages; `views_with_evidence` have every turn in their window that the hint or the call refers to (`views_that_refer` to any at all).
+    `effective_views` = (sum n)^2 / sum n^2 over views of n target tokens: as many equal ones share a mean over tokens so.
+    """
 
     examples: int
     pairs: int
@@ -43,6 +49,12 @@ class BuildReport:
     anchored_tokens: int
     longest: int
     skipped: Mapping[str, int]
+    hinted_sites: int = 0
+    context_kept: int = 0
+    context_available: int = 0
+    views_that_refer: int = 0
+    views_with_evidence: int = 0
+    effective_views: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +83,14 @@ def tally(items: Iterable[Item], *, into: Counter[str]) -> Iterator[Item]:
             into["anchored_tokens"] += sum(b - a for a, b in item.anchored)
             for view in item.hints:
                 into["views"] += 1
+                into["hinted_sites"] += len(view.site_ids)
                 into["target_tokens"] += len(view.target_ids)
+                into["target_squares"] += len(view.target_ids) ** 2
+                if (context := view.context) is not None:
+                    into["context_kept"] += context.kept
+                    into["context_available"] += context.available
+                    into["views_that_refer"] += bool(context.refers_to)
+                    into["views_with_evidence"] += not context.lost
                 into[f"kind {view.kind}"] += 1
                 into[f"rendering {view.rendering}"] += 1
         yield item
@@ -94,12 +113,19 @@ def report(counts: Counter[str]) -> BuildReport:
         "anchors",
         "anchored_tokens",
         "longest",
+        "hinted_sites",
+        "context_kept",
+        "context_available",
+        "views_that_refer",
+        "views_with_evidence",
     )
+    squares = counts["target_squares"]
     return BuildReport(
         **{name: counts[name] for name in numbers},
         views_by_kind=group("kind "),
         views_by_rendering=group("rendering "),
         skipped=group("skipped "),
+        effective_views=round(counts["target_tokens"] ** 2 / squares, 2) if squares else 0.0,
     )
 
 

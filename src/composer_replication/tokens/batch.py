@@ -82,7 +82,7 @@ class Counts:
     `rollouts` are the examples with an action whose advantage is not 0; `sampled_rollouts` also has those of groups in which all were
     worth the same, where that is known (training/step.py sets it), and is what Dr.GRPO's sum is divided by. `policy_tokens` are those
     of all actions, advantage 0 or not: what an objective with a mean over tokens divides by. `hint_weight` is the sum of the views'
-    difficulties over their tokens; `credited_tokens` are the action tokens that stand in a hint view.
+    difficulties over their tokens, `hint_view_weight` over the views; `credited_tokens` are the action tokens that stand in a hint view.
     Example: Counts(action_tokens=90, rollouts=4, sampled_rollouts=6, lm_tokens=310, lm_spans=12, hint_tokens=48, hint_views=2)
     """
 
@@ -95,6 +95,7 @@ class Counts:
     hint_tokens: int = 0
     hint_views: int = 0
     hint_weight: float = 0.0
+    hint_view_weight: float = 0.0
     credited_tokens: int = 0
     credited_views: int = 0
     pair_tokens: int = 0
@@ -109,7 +110,8 @@ class Batch:
     """What one forward needs; every field but the counts is a tensor or a structure of tensors, with possibly 0 rows.
 
     `sampled_logp_N` and `advantage_N` go with the tokens of `action`; an action of advantage 0 is not in it, as its loss is 0.
-    `hint_logp_N` (0 where it is not known) and `hint_weight_N` (1) go with those of `hint_student`; `wrong` are the views again below
+    `hint_logp_N` (0 where it is not known), `hint_weight_N` (1) and `hint_size_N` (the target tokens of the token's own view, in all
+    micro-batches: a view is never cut) go with those of `hint_student`; `wrong` are the views again below
     another site's hint, where they carry one. `reference_logp_N` goes with those of `response`; empty where the pairs do not carry it.
     """
 
@@ -125,6 +127,7 @@ class Batch:
     hint_teacher: Targets
     hint_logp_N: Tensor
     hint_weight_N: Tensor
+    hint_size_N: Tensor
     wrong: Rows
     hint_wrong: Targets
     response: Targets
@@ -161,8 +164,9 @@ def count(examples: Iterable[TrainingExample], pairs: Iterable[PreferencePair] =
         hint_tokens=sum(len(v.target_ids) for e in examples for v in e.hints),
         hint_views=sum(len(e.hints) for e in examples),
         hint_weight=sum(_weight(v) * len(v.target_ids) for e in examples for v in e.hints),
+        hint_view_weight=sum(_weight(v) for e in examples for v in e.hints),
         credited_tokens=sum(len(places) for e in examples if (places := _credited(e))),
-        credited_views=sum(bool(places & set(range(*v.span))) for e in examples if (places := _credited(e)) for v in e.hints),
+        credited_views=sum(bool(places & _targeted(v)) for e in examples if (places := _credited(e)) for v in e.hints),
         pair_tokens=sum(len(p.chosen_ids) + len(p.rejected_ids) for p in pairs),
         chosen_tokens=sum(len(p.chosen_ids) for p in pairs),
         pairs=len(pairs),
@@ -178,7 +182,11 @@ def _weight(view: HintView) -> float:
 def _credited(example: TrainingExample) -> set[int]:
     """Positions of scored actions that stand in a hint view."""
     acting = {place for action in scored_actions(example) for place in range(*action.span)} if example.hints else set()
-    return acting & {place for view in example.hints for place in range(*view.span)}
+    return acting & {place for view in example.hints for place in _targeted(view)}
+
+
+def _targeted(view: HintView) -> set[int]:
+    return {place for span in view.spans for place in range(*span)}
 
 
 def scored_actions(example: TrainingExample) -> list[Action]:
@@ -196,6 +204,7 @@ def collate(examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair]
     wrong_views = [(e, e.wrong_view(v)) for _, e, v in views if v.wrong_ids]
     if wrong_views and len(wrong_views) != len(views):
         raise AlignmentError(f"{len(wrong_views)} of {len(views)} hint views carry another site's hint")
+    in_view = [number for number, (_, _, v) in enumerate(views) for _ in v.spans]
     wrong = _rows([e.teacher_ids(v) for e, v in wrong_views], pad_id)
     student = _rows([e.ids for e in examples], pad_id)
     teacher = _rows([e.teacher_ids(v) for _, e, v in views], pad_id)
@@ -214,12 +223,13 @@ def collate(examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair]
         advantage_N=torch.tensor([action.advantage for _, action in acted for _ in action.logprobs], dtype=torch.float32),
         lm=_targets(student, [(row, span) for row, e in enumerate(examples) for span in e.trained]),
         anchor=_targets(student, [(row, span) for row, e in enumerate(examples) for span in e.anchored]),
-        hint_student=_targets(student, [(row, v.span) for row, _, v in views]),
-        hint_teacher=_targets(teacher, [(row, e.teacher_span(v)) for row, (_, e, v) in enumerate(views)]),
+        hint_student=_targets(student, [(row, span) for row, _, v in views for span in v.spans], items=in_view),
+        hint_teacher=_targets(teacher, [(row, span) for row, (_, e, v) in enumerate(views) for span in e.teacher_spans(v)], items=in_view),
         hint_logp_N=torch.tensor([x for _, _, v in views for x in v.logprobs or (0.0,) * len(v.target_ids)], dtype=torch.float32),
         hint_weight_N=torch.tensor([_weight(v) for _, _, v in views for _ in v.target_ids], dtype=torch.float32),
+        hint_size_N=torch.tensor([len(v.target_ids) for _, _, v in views for _ in v.target_ids], dtype=torch.float32),
         wrong=wrong,
-        hint_wrong=_targets(wrong, [(row, e.teacher_span(v)) for row, (e, v) in enumerate(wrong_views)]),
+        hint_wrong=_targets(wrong, [(row, span) for row, (e, v) in enumerate(wrong_views) for span in e.teacher_spans(v)], items=in_view),
         response=_targets(pair, [(row, (len(prefix), len(prefix) + len(side))) for row, (prefix, side) in enumerate(sides)]),
         reference_logp_N=torch.tensor([x for side in logps for x in side], dtype=torch.float32),
         counts=count(examples, pairs),
@@ -275,8 +285,11 @@ def _rows(sequences: Sequence[Sequence[int]], pad_id: int) -> Rows:
     return Rows(ids_BT=ids_BT, lengths_B=torch.tensor([len(s) for s in sequences], dtype=torch.long))
 
 
-def _targets(rows: Rows, spans: Sequence[tuple[int, Span]]) -> Targets:
-    """Every token of the spans, in order; item k is the k-th span. Raises AlignmentError for a span that leaves its row."""
+def _targets(rows: Rows, spans: Sequence[tuple[int, Span]], *, items: Sequence[int] | None = None) -> Targets:
+    """Every token of the spans, in order; item k is the k-th span, or `items` says to which item (from 0, in order) each span belongs.
+
+    Raises AlignmentError for a span that leaves its row.
+    """
     lengths = rows.lengths_B.tolist()
     for row, (a, b) in spans:
         if not 0 < a < b <= lengths[row]:
@@ -287,4 +300,7 @@ def _targets(rows: Rows, spans: Sequence[tuple[int, Span]]) -> Targets:
     row_N = row_S[item_N]
     position_N = torch.arange(len(item_N)) + (start_S - size_S.cumsum(0) + size_S)[item_N]
     ids_N = rows.ids_BT[row_N, position_N] if spans else torch.zeros(0, dtype=torch.long)
-    return Targets(row_N=row_N, position_N=position_N, ids_N=ids_N, item_N=item_N, num_items=len(spans))
+    if items is None:
+        return Targets(row_N=row_N, position_N=position_N, ids_N=ids_N, item_N=item_N, num_items=len(spans))
+    item_N = torch.tensor(items, dtype=torch.long)[item_N]
+    return Targets(row_N=row_N, position_N=position_N, ids_N=ids_N, item_N=item_N, num_items=max(items, default=-1) + 1)

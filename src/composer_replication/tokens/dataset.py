@@ -4,8 +4,10 @@
     report = write_dataset(Path("recompose/examples"), items, meta=renderer.describe())        # tokens/artefact.py
 
 Each segment of a session is what the model really had in view (compaction, cleared results). A segment that fits `max_tokens` is one
-example; a longer one is cut into windows of whole messages (tokens/window.py). Each message a model wrote is trained by lm_ce in one
-window at most, and never if it is a site's: a mistake or a recovery is the hint channel's, what a human rejected or interrupted is
+example; a longer one is cut into windows of whole messages (tokens/window.py), those of hint targets first. A message with several failing
+calls is one view with the hints of all of them. A view whose window lost a turn that its hint or the call refers to, or the message
+directly above it, is left out (`evidence_lost`), unless build.without_evidence = "keep". Each message a model wrote is trained by lm_ce in
+one window at most, and never if it is a site's: a mistake or a recovery is the hint channel's, what a human rejected or interrupted is
 nobody's, and so is an error that no rule names. Messages of the other categories (a failed check, a permission, ...) are correct calls
 and remain trainable. A pair uses the window of the example that covers its message where that fits, so both share their
 context. An anchor holds in place only what lm_ce may train: never a site's message, a copied one, or one that a pair rejects.
@@ -22,13 +24,13 @@ from typing import Literal
 from composer_replication.core.config.data import HeldOutSettings
 from composer_replication.core.config.train import BuildSettings
 from composer_replication.core.errors import AlignmentError, RenderError, SiteError
-from composer_replication.core.site import TARGET_CATEGORIES, Anchor, Hint, Preference, Site
+from composer_replication.core.site import TARGET_CATEGORIES, Anchor, Hint, Preference, Site, joined_text
 from composer_replication.core.trace import Segment, Session, Turn
-from composer_replication.tokens.example import HintView, PreferencePair, Span, TrainingExample
-from composer_replication.tokens.prefix import has_body, scene_of
+from composer_replication.tokens.example import HintView, PreferencePair, Span, TrainingExample, ViewContext
+from composer_replication.tokens.prefix import has_body, scene_of, wanted_above
 from composer_replication.tokens.renderer import Rendered, Renderer
 from composer_replication.tokens.split import is_held_out
-from composer_replication.tokens.window import Plan, Window, before, later_starts, windows
+from composer_replication.tokens.window import Plan, Target, Window, before, later_starts, window_of, windows
 
 Channel = Literal["session", "content", "lm_ce", "hint", "preference", "anchor"]
 _HINT_FRAME = 16  # tokens a template writes around a hint, at most
@@ -43,7 +45,7 @@ class Skipped:
     content: what a template has no place for, see `TurnMessages`; straddle
     lm_ce: author, copied, site, interrupted, dispreferred, no_text_or_call, too_long, template
     hint: no_hint, weak_hint, author, copied, category, not_assistant, no_text_or_call, too_long, template, not_insertable,
-    no_session, second_hint, no_site; preference: copied, not_assistant, too_long, template, no_session, same_tokens
+    no_session, second_hint, no_site, evidence_lost; preference: copied, not_assistant, too_long, template, no_session, same_tokens
     anchor: those of lm_ce, not_assistant, no_session, second_anchor
     Example: Skipped(channel="hint", reason="too_long", session_id="s1", site_id="s1:7:c1", detail="5210 tokens")
     """
@@ -140,8 +142,26 @@ class _Facts:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    site: Site
-    hint: Hint
+    """One mistaken message: the sites of its calls that failed, in the order of the calls, and their hints."""
+
+    sites: tuple[Site, ...]
+    hints: tuple[Hint, ...]
+
+    @property
+    def text(self) -> str:
+        """The hints in one."""
+        return joined_text(self.hints)
+
+    @property
+    def refers_to(self) -> tuple[int, ...]:
+        """Turns that the hints or the calls speak of."""
+        return tuple(sorted({turn for hint in self.hints for turn in hint.refers_to}))
+
+    @property
+    def call_ids(self) -> tuple[str, ...]:
+        """The calls that failed; none where a site is its whole message."""
+        named = [site.call_id for site in self.sites if site.call_id is not None]
+        return tuple(named) if len(named) == len(self.sites) else ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -153,9 +173,9 @@ class _Scene:
     plan: Plan
     trainable: set[int] = field(default_factory=set)
     anchored: set[int] = field(default_factory=set)
-    targets: dict[int, list[_Target]] = field(default_factory=dict)
-    extra: dict[int, int] = field(default_factory=dict)
-    trunks: list[tuple[Window, frozenset[int]]] = field(default_factory=list)  # the windows of the examples, and what each covers
+    targets: dict[int, _Target] = field(default_factory=dict)
+    asks: dict[int, Target] = field(default_factory=dict)  # what each target asks of its window
+    trunks: list[Window] = field(default_factory=list)  # the windows of the examples
 
 
 class _SessionBuild:
@@ -188,15 +208,16 @@ class _SessionBuild:
             try:
                 scene = self._scene(segment)
             except RenderError as error:
-                yield from self._refused(error, [t for t in here if t in trainable], [x for t in here for x in targets.get(t, [])], pairs)
+                yield from self._refused(error, [t for t in here if t in trainable], [targets[t] for t in here if t in targets], pairs)
                 yield from self._anchors_lost("template", [t for t in here if t in anchored], detail=str(error))
                 continue
             position = {number: p for p, number in enumerate(scene.numbers)}
             scene.trainable = {position[t] for t in here if t in trainable}
             scene.anchored = {position[t] for t in here if t in anchored}
             scene.targets = {position[t]: targets[t] for t in here if t in targets}
-            count = self.renderer.codec.count
-            scene.extra = {p: _HINT_FRAME + max(count(x.hint.text) for x in found) for p, found in scene.targets.items()}
+            for p, target in scene.targets.items():
+                wanted = wanted_above(scene.turns, scene.numbers, p, refers_to=target.refers_to)
+                scene.asks[p] = Target(extra=_HINT_FRAME + self.renderer.codec.count(target.text), wanted=wanted)
             yield from self._examples(scene)
             yield from self._pairs(scene, pairs, position)
         if self.straddles:
@@ -216,8 +237,8 @@ class _SessionBuild:
         patterns = self.settings.authors
         return not patterns or any(fnmatchcase(author or "", pattern) for pattern in patterns)
 
-    def _targets(self) -> tuple[dict[int, list[_Target]], list[Skipped]]:
-        targets: dict[int, list[_Target]] = defaultdict(list)
+    def _targets(self) -> tuple[dict[int, _Target], list[Skipped]]:
+        found: dict[int, list[tuple[Site, Hint]]] = defaultdict(list)
         skips: list[Skipped] = []
         for site in self.sites:
             hints = self.hints.get(site.id, [])
@@ -225,8 +246,13 @@ class _SessionBuild:
             if reason:
                 skips.append(self._skip("hint", reason, site_id=site.id, detail=site.category if reason == "category" else ""))
             else:
-                targets[site.turn].append(_Target(site, hints[0]))
-        return dict(targets), skips
+                found[site.turn].append((site, hints[0]))
+        return {turn: self._target(turn, pairs) for turn, pairs in found.items()}, skips
+
+    def _target(self, turn: int, found: list[tuple[Site, Hint]]) -> _Target:
+        order = {call.id: number for number, call in enumerate(self.session.turns[turn].calls)}
+        ordered = sorted(found, key=lambda one: order.get(one[0].call_id or "", -1))
+        return _Target(tuple(site for site, _ in ordered), tuple(hint for _, hint in ordered))
 
     def _why_no_target(self, site: Site, hinted: bool) -> str:
         turns = self.session.turns
@@ -296,22 +322,35 @@ class _SessionBuild:
         return _Scene(turns=list(scene.turns), numbers=list(scene.numbers), plan=scene.plan)
 
     def _examples(self, scene: _Scene) -> Iterator[Item]:
-        needed = sorted(scene.trainable | set(scene.targets))
-        done = -1
-        for window in windows(scene.plan, needed=needed, extra=scene.extra, max_tokens=self.settings.max_tokens):
+        plan, room = scene.plan, self.settings.max_tokens
+        for position, target in list(scene.targets.items()):  # one that cannot have what it refers to needs no window
+            alone = window_of(plan, position, target=scene.asks[position], max_tokens=room)
+            if alone is not None and (lost := self._lost(scene, alone, position)):
+                yield from self._without_evidence(target, lost)
+                del scene.targets[position]
+        asks = {p: scene.asks[p] for p in scene.targets}
+        for window in windows(plan, trained=sorted(scene.trainable), targets=asks, max_tokens=room):
             if isinstance(window, int):
-                least = max(s for s in scene.plan.starts if s <= window)
-                cost = scene.plan.cost(least, window + 1) + scene.extra.get(window, 0)
+                least = max(s for s in plan.starts if s <= window)
+                cost = plan.cost(least, window + 1) + scene.asks.get(window, Target()).extra
                 yield from self._too_long(scene, [window], f"{cost} tokens with the head, at least")
                 continue
-            covered = [p for p in needed if done < p < window.end and p >= window.start]
-            done = window.end - 1
             try:
-                yield from self._example(scene, window, covered)
+                yield from self._example(scene, window)
             except RenderError as error:
-                numbers = [scene.numbers[p] for p in covered if p in scene.trainable]
-                yield from self._refused(error, numbers, [x for p in covered for x in scene.targets.get(p, [])], [])
-                yield from self._anchors_lost("template", [scene.numbers[p] for p in covered if p in scene.anchored], detail=str(error))
+                numbers = [scene.numbers[p] for p in window.covers if p in scene.trainable]
+                yield from self._refused(error, numbers, [scene.targets[p] for p in window.covers if p in scene.targets], [])
+                anchors = [scene.numbers[p] for p in window.covers if p in scene.anchored]
+                yield from self._anchors_lost("template", anchors, detail=str(error))
+
+    def _lost(self, scene: _Scene, window: Window, position: int) -> tuple[int, ...]:
+        """The turns for want of which a target is no view in this window: none where views may do without."""
+        return _missing(scene, window, position) if self.settings.without_evidence == "skip" else ()
+
+    def _without_evidence(self, target: _Target, lost: Sequence[int]) -> Iterator[Skipped]:
+        detail = f"{_listed(lost)} that it refers to do not fit into its window"
+        for site in target.sites:
+            yield self._skip("hint", "evidence_lost", site_id=site.id, detail=detail)
 
     def _too_long(self, scene: _Scene, positions: Sequence[int], detail: str) -> Iterator[Skipped]:
         for position in positions:
@@ -319,8 +358,8 @@ class _SessionBuild:
                 yield self._skip("lm_ce", "too_long", detail=f"turn {scene.numbers[position]}: {detail}")
             if position in scene.anchored:
                 yield from self._anchors_lost("too_long", [scene.numbers[position]])
-            for target in scene.targets.get(position, []):
-                yield self._skip("hint", "too_long", site_id=target.site.id, detail=detail)
+            for site in scene.targets[position].sites if position in scene.targets else ():
+                yield self._skip("hint", "too_long", site_id=site.id, detail=detail)
 
     def _refused(
         self, error: RenderError, turns: Sequence[int], targets: Sequence[_Target], pairs: Sequence[Preference]
@@ -328,62 +367,69 @@ class _SessionBuild:
         self.first_error = self.first_error or error
         if turns:
             yield self._skip("lm_ce", "template", count=len(turns), detail=str(error))
-        for target in targets:
-            yield self._skip("hint", "template", site_id=target.site.id, detail=str(error))
+        for site in (site for target in targets for site in target.sites):
+            yield self._skip("hint", "template", site_id=site.id, detail=str(error))
         for pair in pairs:
             yield self._skip("preference", "template", site_id=pair.site_id or "", detail=str(error))
 
-    def _example(self, scene: _Scene, window: Window, covered: Sequence[int]) -> Iterator[Item]:
-        fitting = self._fit(scene, window, covered)
-        if fitting is None and len(covered) > 1:
-            yield from self._halves(scene, window, covered)
+    def _example(self, scene: _Scene, window: Window) -> Iterator[Item]:
+        fitting = self._fit(scene, window)
+        if fitting is None and len(window.covers) > 1:
+            yield from self._halves(scene, window)
             return
         if fitting is None:
-            yield from self._too_long(scene, covered, "more, once rendered, than was estimated")
+            yield from self._too_long(scene, window.covers, "more, once rendered, than was estimated")
             return
         window, rendered = fitting
         spans = dict(zip(window.positions, rendered.spans, strict=True))
         trained: list[Span] = []
         views: list[HintView] = []
-        for position in covered:
+        for position in window.covers:
             if position in scene.trainable:
                 a, b = spans[position].body
                 if a < b:
                     trained.append((a, b))
-            for target in scene.targets.get(position, []):
-                view = self._view(scene, window, rendered, position, target)
+            if position in scene.targets:
+                view = self._view(scene, window, rendered, position)
                 if isinstance(view, HintView):
                     views.append(view)
                 else:
-                    yield view
+                    yield from view
         self.straddles.update(rendered.straddles)
         if trained or views:
             first, last = scene.numbers[window.start], scene.numbers[window.end - 1]
-            scene.trunks.append((window, frozenset(covered)))
+            scene.trunks.append(window)
             yield TrainingExample(
                 id=f"{self.session.id}:{first}-{last}",
                 session_id=self.session.id,
                 ids=rendered.ids,
                 trained=tuple(trained),
-                anchored=tuple(spans[p].body for p in covered if p in scene.anchored and spans[p].body in trained),
+                anchored=tuple(spans[p].body for p in window.covers if p in scene.anchored and spans[p].body in trained),
                 hints=tuple(views),
                 turns=rendered.spans,
                 origin=self.session.origin,
             )
 
-    def _halves(self, scene: _Scene, window: Window, covered: Sequence[int]) -> Iterator[Item]:
+    def _halves(self, scene: _Scene, window: Window) -> Iterator[Item]:
         """Two windows in place of one whose estimated length was too low."""
-        half = len(covered) // 2
-        starts = [s for s in scene.plan.starts if window.start <= s <= covered[half]]
-        later = starts[len(starts) // 2]
-        yield from self._example(scene, Window(head=window.head, start=window.start, end=covered[half - 1] + 1), covered[:half])
-        yield from self._example(scene, Window(head=window.head, start=later, end=window.end), covered[half:])
+        half = len(window.covers) // 2
+        first, second = window.covers[:half], window.covers[half:]
+        yield from self._example(scene, replace(window, end=first[-1] + 1, covers=first))
+        yield from self._example(scene, replace(window, covers=second))
 
-    def _fit(self, scene: _Scene, window: Window, covered: Sequence[int]) -> tuple[Window, Rendered] | None:
-        """The window as planned, or with fewer turns at its start where the plan was an estimate; None if it never fits."""
-        for attempt in (window, *later_starts(scene.plan, window, keep=covered)):
+    def _fit(self, scene: _Scene, window: Window) -> tuple[Window, Rendered] | None:
+        """The window as planned, or with fewer turns at its start where the plan was an estimate; None if it never fits.
+
+        While it covers more than one message it only fits where every target has room for its hint and all that it refers to.
+        """
+        room, targets = self.settings.max_tokens, [p for p in window.covers if p in scene.targets]
+        for attempt in (window, *later_starts(scene.plan, window, keep=window.covers)):
             rendered = self._render(scene, attempt.positions)
-            if len(rendered.ids) <= self.settings.max_tokens:
+            if len(rendered.ids) > room:
+                continue
+            ends = dict(zip(attempt.positions, (span.body[1] for span in rendered.spans), strict=True))
+            whole = all(ends[p] + scene.asks[p].extra <= room and not self._lost(scene, attempt, p) for p in targets)
+            if whole or (len(window.covers) == 1 and attempt.start == max(s for s in scene.plan.starts if s <= window.covers[0])):
                 return attempt, rendered
         return None
 
@@ -392,25 +438,39 @@ class _SessionBuild:
             [scene.turns[p] for p in positions], tools=self.session.tools, numbers=[scene.numbers[p] for p in positions]
         )
 
-    def _view(self, scene: _Scene, window: Window, rendered: Rendered, position: int, target: _Target) -> HintView | Skipped:
-        site = target.site
+    def _view(self, scene: _Scene, window: Window, rendered: Rendered, position: int) -> HintView | list[Skipped]:
+        """The view of one message, or why it is none, for each of its sites."""
+        target = scene.targets[position]
+        site, *others = target.sites
+
+        def skips(reason: str, detail: str) -> list[Skipped]:
+            return [self._skip("hint", reason, site_id=one.id, detail=detail) for one in target.sites]
+
+        if lost := self._lost(scene, window, position):
+            return list(self._without_evidence(target, lost))
         try:
             view = self.renderer.hint_view(
                 [scene.turns[p] for p in window.positions],
                 target=window.positions.index(position),
-                hint=target.hint.text,
+                hint=target.text,
                 site_id=site.id,
                 kind=site.kind,
                 tools=self.session.tools,
-                call_id=site.call_id if self.settings.target == "call" else None,
+                call_ids=target.call_ids if self.settings.target == "call" else (),
+                others=tuple((one.id, one.kind) for one in others),
                 within=rendered,
             )
         except (AlignmentError, RenderError) as error:
-            return self._skip("hint", "not_insertable", site_id=site.id, detail=str(error))
+            return skips("not_insertable", str(error))
         length = view.span[1] + len(view.hint_ids)
         if length > self.settings.max_tokens:
-            return self._skip("hint", "too_long", site_id=site.id, detail=f"{length} tokens with the hint")
-        return view
+            return skips("too_long", f"{length} tokens with the hint")
+        above = rendered.spans[window.positions.index(position)].start
+        left_out = sum(scene.plan.tokens[p] for p in range(position) if p not in set(window.positions))
+        return replace(
+            view,
+            context=ViewContext(kept=above, available=above + left_out, refers_to=target.refers_to, lost=_missing(scene, window, position)),
+        )
 
     def _pairs(self, scene: _Scene, pairs: Sequence[Preference], position: dict[int, int]) -> Iterator[Item]:
         for number, pair in enumerate(pairs):
@@ -460,11 +520,18 @@ def _shared_windows(scene: _Scene, at: int, *, least: int) -> list[Window]:
     None begins before `least`, where even an own window would be too long, and none that does not cover the position leaves it less
     than half of the context that an own window has: an example gives its own targets that much.
     """
-    known = [(at in covered, window) for window, covered in scene.trunks if least <= window.start < at]
+    known = [(at in window.covers, window) for window in scene.trunks if least <= window.start < at]
     cost = scene.plan.cost
     half = [window for _, window in known if 2 * cost(window.start, at) >= cost(least, at)]
     best = [window for covers, window in known if covers] or sorted(half, key=lambda w: w.start)
     return [replace(window, end=at + 1) for window in best]
+
+
+def _missing(scene: _Scene, window: Window, position: int) -> tuple[int, ...]:
+    """The turns that a target refers to and that do not stand above it in the window; what stood directly above it is one of them."""
+    held = {scene.numbers[p] for p in window.positions if p < position}
+    needed = {*scene.targets[position].refers_to, *scene.numbers[max(0, position - 1) : position]}
+    return tuple(sorted(needed - held))
 
 
 def _listed(numbers: Iterable[int]) -> str:

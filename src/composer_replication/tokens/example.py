@@ -14,7 +14,8 @@ Positions are indices into `ids`; a span (a, b) is half-open. The logits that pr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any, Literal, Self
 
 from composer_replication.core.errors import AlignmentError
@@ -39,9 +40,26 @@ class TurnSpan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ViewContext:
+    """What a window kept of what stood above a target, in tokens, and which turns that it refers to are not in the window.
+
+    `refers_to` are turns of the session that the hint or the mistaken call speaks of (core.site.Hint).
+    Example: ViewContext(kept=3980, available=21400, refers_to=(4, 5), lost=())
+    """
+
+    kept: int
+    available: int
+    refers_to: tuple[int, ...] = ()
+    lost: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HintView:
     """A second context for the same target ids: the hint inserted at `at`, above the message whose tokens are `span`.
 
+    One message is one view. `site_id` and `kind` are those of its first site, `others` the (site id, kind) of further calls of the message
+    that failed, whose hints are in `hint_ids` too. `parts` narrows the target to stretches of `span`, which it fills from the first to the
+    last token (the calls that failed); none = all of it.
     `rendering` says how the template family wrote the hint: "message" (one of its own) or "appended" (to the message above).
     `origin` says who sampled the target: "student" (on-policy) or "trace" (context distillation).
     Known only where a setting of train.hint asks for it: `logprobs` of the sampler, one per target id; `difficulty`, the weight of the
@@ -59,19 +77,40 @@ class HintView:
     logprobs: tuple[float, ...] = ()
     difficulty: float | None = None
     wrong_ids: tuple[int, ...] = ()
+    others: tuple[tuple[str, str], ...] = ()
+    parts: tuple[Span, ...] = ()
+    context: ViewContext | None = None
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """The stretches of the target, in order."""
+        return self.parts or (self.span,)
+
+    @property
+    def site_ids(self) -> tuple[str, ...]:
+        """Every site of the message whose hint is in the view."""
+        return (self.site_id, *(site_id for site_id, _ in self.others))
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of mistakes that the hint speaks of."""
+        return frozenset((self.kind, *(kind for _, kind in self.others)))
 
     def __post_init__(self) -> None:
         a, b = self.span
+        if self.parts and ((self.parts[0][0], self.parts[-1][1]) != (a, b) or any(c >= d for c, d in pairwise(sum(self.parts, ())))):
+            raise AlignmentError(f"the parts {self.parts} do not fill the target's span {a}-{b} in order", where=self.site_id)
         if not 0 < self.at <= a < b:
             raise AlignmentError(
                 f"the hint at {self.at} must stand above its target {a}-{b}, and something above the hint", where=self.site_id
             )
         if not self.hint_ids:
             raise AlignmentError("an empty hint: the teacher would be the student", where=self.site_id)
-        if b - a != len(self.target_ids):
+        size = sum(d - c for c, d in self.spans)
+        if size != len(self.target_ids):
             raise AlignmentError(f"the target span {a}-{b} does not hold {len(self.target_ids)} ids", where=self.site_id)
-        if self.logprobs and len(self.logprobs) != b - a:
-            raise AlignmentError(f"{len(self.logprobs)} log-probs for a target of {b - a} ids", where=self.site_id)
+        if self.logprobs and len(self.logprobs) != size:
+            raise AlignmentError(f"{len(self.logprobs)} log-probs for a target of {size} ids", where=self.site_id)
 
     @classmethod
     def from_renderings(
@@ -87,6 +126,8 @@ class HintView:
         kind: str,
         rendering: Literal["message", "appended"] = "message",
         origin: Literal["student", "trace"] = "trace",
+        others: tuple[tuple[str, str], ...] = (),
+        parts: tuple[Span, ...] = (),
     ) -> Self:
         """Build a view from two independent renderings; raises AlignmentError unless teacher is student with H inserted at `at`.
 
@@ -114,9 +155,11 @@ class HintView:
             at=at,
             hint_ids=tuple(hint_ids),
             span=span,
-            target_ids=tuple(student[a:b]),
+            target_ids=tuple(i for c, d in parts or (span,) for i in student[c:d]),
             rendering=rendering,
             origin=origin,
+            others=others,
+            parts=parts,
         )
 
 
@@ -168,7 +211,7 @@ class TrainingExample:
                 last = b
         for view in self.hints:
             a, b = view.span
-            if b > n or self.ids[a:b] != view.target_ids:
+            if b > n or tuple(i for c, d in view.spans for i in self.ids[c:d]) != view.target_ids:
                 raise AlignmentError(f"the target of {view.site_id} is not what stands at {a}-{b}", where=self.id)
             for what, spans in (("lm_ce", self.trained), ("an anchor", self.anchored)):
                 if any(a < d and c < b for c, d in spans):
@@ -186,6 +229,11 @@ class TrainingExample:
         """Where the target stands in `teacher_ids`."""
         shift = len(view.hint_ids)
         return view.span[0] + shift, view.span[1] + shift
+
+    def teacher_spans(self, view: HintView) -> tuple[Span, ...]:
+        """Where the stretches of the target stand in `teacher_ids`."""
+        shift = self.teacher_span(view)[0] - view.span[0]
+        return tuple((a + shift, b + shift) for a, b in view.spans)
 
     def wrong_view(self, view: HintView) -> HintView:
         """The same place and target below another site's hint; raises AlignmentError where the view carries none."""
@@ -244,6 +292,9 @@ def example_to_json(example: TrainingExample) -> dict[str, Any]:
                 **({"logprobs": v.logprobs} if v.logprobs else {}),
                 **({"difficulty": v.difficulty} if v.difficulty is not None else {}),
                 **({"wrong_ids": v.wrong_ids} if v.wrong_ids else {}),
+                **({"others": v.others} if v.others else {}),
+                **({"parts": v.parts} if v.parts else {}),
+                **({"context": asdict(v.context)} if v.context else {}),
             }
             for v in example.hints
         ],
@@ -256,8 +307,7 @@ def example_to_json(example: TrainingExample) -> dict[str, Any]:
 def example_from_json(value: dict[str, Any]) -> TrainingExample:
     """Read an example back; every check of the constructors runs again."""
     try:
-        known = ("hint_ids", "span", "target_ids", "logprobs", "wrong_ids")
-        hints = tuple(HintView(**{**v, **{key: tuple(v[key]) for key in known if key in v}}) for v in value["hints"])
+        hints = tuple(_view_from_json(v) for v in value["hints"])
         turns = tuple(TurnSpan(turn=t[0], role=t[1], start=t[2], end=t[3], body=(t[4], t[5]), author=t[6]) for t in value["turns"])
         return TrainingExample(
             id=value["id"],
@@ -272,6 +322,16 @@ def example_from_json(value: dict[str, Any]) -> TrainingExample:
         )
     except (KeyError, TypeError, IndexError) as error:
         raise AlignmentError(f"not an example: {error!r}", where=str(value.get("id", "")), fix="run `recompose build` again") from error
+
+
+def _view_from_json(value: dict[str, Any]) -> HintView:
+    flat = {key: tuple(value[key]) for key in ("hint_ids", "span", "target_ids", "logprobs", "wrong_ids") if key in value}
+    nested: dict[str, Any] = {key: tuple(map(tuple, value[key])) for key in ("others", "parts") if key in value}
+    if "context" in value:
+        context = value["context"]
+        turns = {name: tuple(context[name]) for name in ("refers_to", "lost")}
+        nested["context"] = ViewContext(kept=context["kept"], available=context["available"], **turns)
+    return HintView(**{**value, **flat, **nested})
 
 
 def pair_to_json(pair: PreferencePair) -> dict[str, Any]:

@@ -5,19 +5,20 @@
     prefix.numbers                 # their numbers in the session
     prefix.num_tokens              # up to and including the generation prompt
 
-The window is the one that `build` would cut if every message of the segment were trained: a session that fits is one window. `room` tokens
-stay free for the message that is to be written; where the log's own message was shorter, earlier turns make way.
+The window is the one that `build` gives a target there (tokens/window.py): a session that fits is whole, else what stands directly above
+the message, and the turns that it refers to. `room` tokens stay free for the message that is to be written, in place of the log's own and
+its hint. Where targets share a window in `build`, the first of them has up to an eighth less context there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from composer_replication.core.errors import DataError
 from composer_replication.core.trace import Segment, Session, Text, ToolCall, Turn
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.tokens.window import Plan, Window, head_positions, later_starts, run_starts, windows
+from composer_replication.tokens.window import Plan, Target, head_positions, later_starts, run_starts, units_of, window_of
 
 _PROBE = Turn(role="assistant", author=None, blocks=(Text("x"),))
 
@@ -48,12 +49,20 @@ def scene_of(session: Session, segment: Segment, *, renderer: Renderer) -> Scene
     turns = [session.seen(i, at=segment.start) for i in numbers]
     head = head_positions(turns)
     overhead, tokens = renderer.measure(turns, head=[turns[p] for p in head], tools=session.tools)
-    plan = Plan(overhead=overhead, tokens=tuple(tokens), head=head, starts=run_starts(turns))
+    plan = Plan(overhead=overhead, tokens=tuple(tokens), head=head, starts=run_starts(turns), units=units_of(turns))
     return Scene(turns=tuple(turns), numbers=tuple(numbers), plan=plan)
 
 
-def restore(session: Session, *, turn: int, renderer: Renderer, max_tokens: int, room: int) -> Prefix | None:
-    """The context of one turn, in the window that `build` would plan for it; None where not even the shortest one leaves room.
+def wanted_above(turns: Sequence[Turn], numbers: Sequence[int], at: int, *, refers_to: Collection[int]) -> tuple[int, ...]:
+    """Positions that the window of the message at `at` shall hold besides its run: what it refers to, and what a human asked for last."""
+    asked = [p for p in range(at) if turns[p].role == "user" and turns[p].author == "human"]
+    return tuple(sorted({p for p in range(at) if numbers[p] in refers_to} | set(asked[-1:])))
+
+
+def restore(
+    session: Session, *, turn: int, renderer: Renderer, max_tokens: int, room: int, refers_to: Collection[int] = ()
+) -> Prefix | None:
+    """The context of one turn, in the window that `build` would give it as a target; None where not even the shortest one leaves room.
 
     Raises DataError for a turn that no model wrote, RenderError where the template cannot be spanned.
     """
@@ -63,10 +72,9 @@ def restore(session: Session, *, turn: int, renderer: Renderer, max_tokens: int,
     at = scene.numbers.index(turn)
     tokens = (*scene.plan.tokens[:at], room, *scene.plan.tokens[at + 1 :])  # what is written there in place of the log's own message
     plan = replace(scene.plan, tokens=tokens)
-    written = [p for p, one in enumerate(scene.turns) if one.role == "assistant" and (p == at or has_body(one))]
-    covering = (w for w in windows(plan, needed=written, extra={}, max_tokens=max_tokens) if (w if isinstance(w, int) else w.end - 1) >= at)
-    window = next(covering)
-    for attempt in _attempts(plan, window, at):
+    target = Target(wanted=wanted_above(scene.turns, scene.numbers, at, refers_to=refers_to))
+    window = window_of(plan, at, target=target, max_tokens=max_tokens)
+    for attempt in (window, *later_starts(plan, window, keep=[at])) if window is not None else ():
         before = [p for p in attempt.positions if p < at]
         turns = tuple(scene.turns[p] for p in before)
         length = len(renderer.reply(turns, _PROBE, tools=session.tools)[0])
@@ -80,11 +88,3 @@ def has_body(turn: Turn) -> bool:
     if turn.sampled is not None:
         return bool(turn.sampled.ids)
     return any((isinstance(block, Text) and block.text) or isinstance(block, ToolCall) for block in turn.blocks)
-
-
-def _attempts(plan: Plan, window: Window | int, at: int) -> Iterator[Window]:
-    """The window as planned, then with fewer turns at its start where the plan was an estimate."""
-    if isinstance(window, Window):
-        window = replace(window, end=at + 1)
-        yield window
-        yield from later_starts(plan, window, keep=[at])

@@ -161,12 +161,13 @@ class Renderer:
         site_id: str,
         kind: str,
         tools: Sequence[ToolSpec] = (),
-        call_id: str | None = None,
+        call_ids: Sequence[str] = (),
+        others: tuple[tuple[str, str], ...] = (),
         within: Rendered | None = None,
     ) -> HintView:
         """The view of one mistaken message: student and teacher are rendered independently and must differ by one insertion.
 
-        `turns[target]` is the mistaken message, `call_id` narrows the target to one of its calls. What stands behind the target is
+        `turns[target]` is the mistaken message, `call_ids` narrows the target to some of its calls. What stands behind the target is
         not looked at. Raises AlignmentError or RenderError where the hint cannot be inserted, or the target has no tokens, or
         `within`, the longer rendering that the view is meant for, does not begin with the student's ids.
         """
@@ -175,8 +176,10 @@ class Renderer:
         hint = clean(hint, Counter())
         student = self.render([*before, message], tools=tools)
         begin, end = student.spans[-1].body
-        if call_id is not None:
-            begin, end = self._call_span([*before, message], tools=tools, call_id=call_id, rendered=student)
+        parts = tuple(self._call_span([*before, message], tools=tools, call_id=c, rendered=student) for c in dict.fromkeys(call_ids))
+        if parts:
+            parts = _merged(parts)
+            begin, end = parts[0][0], parts[-1][1]
         if begin == end:
             raise RenderError("the mistaken message has no tokens of its own", where=site_id)
         if within is not None and within.ids[:end] != student.ids[:end]:
@@ -203,6 +206,8 @@ class Renderer:
                         kind=kind,
                         rendering="appended" if way in ("joined", "appended") else "message",
                         origin="student" if message.sampled else "trace",
+                        others=others,
+                        parts=parts if len(parts) > 1 else (),
                     )
                 except (AlignmentError, RenderError) as error:
                     errors.append(f"as {way}: {error.what}")
@@ -363,6 +368,21 @@ class Renderer:
         if not (whole.startswith(with_call) and with_call.startswith(without)):
             raise RenderError("the template does not write the calls of a message one after the other, so a call of it has no span")
         return len(without) + len(with_call[len(without) :]) - len(with_call[len(without) :].lstrip()), len(with_call)
+
+
+def _merged(spans: Sequence[Span]) -> tuple[Span, ...]:
+    """Spans in order, those that touch as one: two calls may share a token.
+
+    >>> _merged([(7, 9), (1, 3), (3, 5)])
+    ((1, 5), (7, 9))
+    """
+    found: list[Span] = []
+    for a, b in sorted(spans):
+        if found and a <= found[-1][1]:
+            found[-1] = (found[-1][0], max(b, found[-1][1]))
+        else:
+            found.append((a, b))
+    return tuple(found)
 
 
 def _with_hint(before: Sequence[Turn], hint: str, way: Way) -> list[list[Turn]]:

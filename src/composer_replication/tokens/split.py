@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Iterable
 
 from composer_replication.core.config.data import HeldOutSettings
 from composer_replication.core.trace import Session
+
+MIN_REPOSITORIES = 5
+"""Fewer are split by session."""
 
 
 def split_unit(session: Session, *, by: str) -> str:
@@ -19,8 +24,37 @@ def split_unit(session: Session, *, by: str) -> str:
     return session.repository or session.cwd or family
 
 
+def settled(settings: HeldOutSettings, sessions: Iterable[Session]) -> HeldOutSettings:
+    """The settings with the unit that "auto" stands for on these sessions; others are given back as they are.
+
+    Example: sessions of three repositories -> by = "session"
+    """
+    if settings.by != "auto":
+        return settings
+    repositories = {split_unit(session, by="repository") for session in sessions}
+    return settings.model_copy(update={"by": "repository" if len(repositories) >= MIN_REPOSITORIES else "session"})
+
+
 def is_held_out(session: Session, *, settings: HeldOutSettings) -> bool:
-    """Whether a session is kept for evaluation: its unit's hash, read as a number in [0, 1), is below the fraction."""
-    unit = split_unit(session, by=settings.by)
-    number = int.from_bytes(hashlib.sha256(f"held-out:{unit}".encode("utf-8", "surrogatepass")).digest()[:8], "big")
-    return number / 2**64 < settings.fraction
+    """Whether a session is kept for evaluation: its unit's number is below the fraction. Raises ValueError for "auto": see `settled`."""
+    if settings.by == "auto" and settings.fraction:
+        raise ValueError('held_out.by is "auto": settle it on the sessions first')
+    return unit_number(split_unit(session, by=settings.by)) < settings.fraction
+
+
+def unit_number(unit: str) -> float:
+    """The hash of a unit, read as a number in [0, 1).
+
+    >>> round(unit_number("acme/app"), 3)
+    0.914
+    """
+    return int.from_bytes(hashlib.sha256(f"held-out:{unit}".encode("utf-8", "surrogatepass")).digest()[:8], "big") / 2**64
+
+
+def smallest_fraction(units: Iterable[str]) -> float:
+    """The smallest fraction, in hundredths, that holds out one of these units.
+
+    >>> smallest_fraction(["acme/app"])
+    0.92
+    """
+    return math.floor(min(map(unit_number, units)) * 100 + 1) / 100

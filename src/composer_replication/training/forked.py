@@ -115,8 +115,9 @@ class Forked:
         return ForkStep(examples=examples, forks=tuple(forks), facts=fork_facts(forks, num_sites=len(chosen)))
 
     def _spot(self, example: TrainingExample, view: HintView, tools: dict[str, ToolFacts]) -> TrainSpot:
-        session, site = self.sessions.get(example.session_id), self.sites.get(view.site_id)
-        if session is None or site is None:
+        session = self.sessions.get(example.session_id)
+        site, *others = [self.sites[name] for name in view.site_ids if name in self.sites] or [None]
+        if session is None or site is None or 1 + len(others) != len(view.site_ids):
             what = f"the {'session' if session is None else 'site'} of {view.site_id} is not among those given"
             raise DataError(what, where=example.id, fix="run again: recompose build")
         message = next((span for span in example.turns if span.body[0] <= view.span[0] < span.body[1]), None)
@@ -132,6 +133,7 @@ class Forked:
             tools=session.tools,
             check=SiteCheck.of(session, site, tools=tools[session.id]),
             ids=example.ids[: message.body[0]],
+            others=tuple(SiteCheck.of(session, other, tools=tools[session.id]) for other in others if other is not None),
         )
         return TrainSpot(example=example, view=view, message=message, fork=fork)
 
@@ -140,7 +142,7 @@ def forked_example(spot: TrainSpot, fork: Fork, *, name: str, author: str) -> Tr
     """The imported context with the student's own ids behind it; the hint stands where it stood, above the message."""
     prefix, begin = fork.prefix_ids, len(fork.prefix_ids)
     ids = prefix + fork.ids
-    view = replace(spot.view, span=(begin, len(ids)), target_ids=fork.ids, origin="student", logprobs=fork.logprobs)
+    view = replace(spot.view, span=(begin, len(ids)), target_ids=fork.ids, parts=(), origin="student", logprobs=fork.logprobs)
     above = spot.example.turns[: spot.example.turns.index(spot.message)]
     written = replace(spot.message, end=len(ids), body=(begin, len(ids)), author=author)
     return TrainingExample(

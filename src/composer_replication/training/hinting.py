@@ -3,6 +3,7 @@
     teacher logits = one model's, or the trust region of two (start and now); with `contrast` less what another site's hint does too
     value of a token = divergence of its row, estimated as asked for                     chunk by chunk (losses/fused.py)
     then             = min(value, token_clip) * min(policy / sampler, importance_clip) * sqrt(p (1 - p))
+    mean             = over all target tokens, or over messages, each the mean of its tokens (view_weights)
     credit           = no loss: log p_teacher - log p_student of the sampled token moves its advantage (losses/credit.py)
 
 `teachers` are (hidden states, head) in the order of training/passes.py: below the site's hint (the teacher; with a trust region then the
@@ -52,10 +53,11 @@ def hint_loss(
     `raw` (mean divergence before clip and weights; TAID's schedule reads it), `k3` (the sampled token's estimate of the KL).
     """
     ids_N, told = batch.hint_student.ids_N, {}
+    weights_N = view_weights(how, batch, counts)
     if how.estimator == "sampled_token" and how.divergence in PLAIN:
         values_N, told["k3"] = _sampled(how, student, teachers, ids_N)
     else:
-        values_N = _divergences(how, student, teachers, ids_N, t=t)
+        values_N = _divergences(how, student, teachers, ids_N, weights_N=weights_N, t=t)
         if how.token_clip or how.importance_clip or how.difficulty or how.divergence == "taid":
             told["raw"] = values_N.detach()
     if how.token_clip:
@@ -66,10 +68,22 @@ def hint_loss(
             logp_N = fused_logprobs(*student, ids_N)
         told["importance_cut"] = ratio(logp_N, batch.hint_logp_N) > how.importance_clip
         values_N = values_N * importance_weights(logp_N, batch.hint_logp_N, cap=how.importance_clip)
-    units, weights_N = counts.hint_tokens, None
-    if how.difficulty:
-        units, weights_N = 1, batch.hint_weight_N.to(values_N.dtype) / counts.hint_weight
+    units = counts.hint_tokens if weights_N is None else 1
+    weights_N = None if weights_N is None else weights_N.to(values_N.dtype)
     return ChannelLoss(name="hint", values=values_N, tokens=len(ids_N), global_units=units, weights=weights_N, told=told)
+
+
+def view_weights(how: HintSettings, batch: Batch, counts: Counts) -> Tensor | None:
+    """What each target token weighs, so that the weighted sum over the whole step is the mean; None = all alike, 1 / hint_tokens.
+
+    mean = "site": a message of n tokens gives each 1 / (n * messages); counts are global and no view is cut, so neither ranks nor
+    micro-batches nor the layout change it. Example: messages of 1 and 3 tokens -> 1/2, 1/6, 1/6, 1/6; with "token" 1/4 each
+    """
+    if how.mean == "token":
+        return batch.hint_weight_N / counts.hint_weight if how.difficulty else None
+    if how.difficulty:
+        return batch.hint_weight_N / (batch.hint_size_N * counts.hint_view_weight)
+    return 1 / (batch.hint_size_N * counts.hint_views)
 
 
 def teacher_rows(how: HintSettings, student_RV: Tensor, teachers_KRV: Tensor) -> Tensor:
@@ -98,11 +112,12 @@ def mixed_teacher(how: HintSettings, models_KRV: Tensor | Sequence[Tensor]) -> T
     return trust_region(models_KRV[1], models_KRV[0], share=how.trust) if how.teacher == "trust_region" else models_KRV[0]
 
 
-def _divergences(how: HintSettings, student: Rated, teachers: Sequence[Rated], ids_N: Tensor, *, t: float | None) -> Tensor:
-    """The divergence of each token. The three plain ones to one teacher have a kernel of their own."""
-    weighed = how.token_clip or how.importance_clip or how.difficulty
-    head_gradient: HeadGradient = "backward" if weighed else "forward"
-    one = {"temperature": how.temperature, "head_gradient": head_gradient}
+def _divergences(
+    how: HintSettings, student: Rated, teachers: Sequence[Rated], ids_N: Tensor, *, weights_N: Tensor | None, t: float | None
+) -> Tensor:
+    """The divergence of each token, unweighted: `weights_N` only let the head's gradient be summed where the logits are."""
+    head_gradient: HeadGradient = "backward" if how.token_clip or how.importance_clip else "forward"
+    one = {"temperature": how.temperature, "head_gradient": head_gradient, "weights_N": weights_N}
     if len(teachers) == 1 and how.estimator == "full" and not how.entry_clip and how.divergence in PLAIN:
         return fused_divergence(*student, *teachers[0], divergence=cast(Divergence, how.divergence), beta=how.beta, **one)
     measure, by_token = row_measure(how, t=t), how.estimator == "sampled_token"

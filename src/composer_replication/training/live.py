@@ -179,10 +179,11 @@ class Live:
         hints = [hint for hint in written if self.kept is None or hint.kind in self.kept]
         task_of = {site.id: tasks[site.session_id] for found in sites.values() for site in found}
         nulled = null_hints(hints, how=train.placebo, groups=task_of, count=self.renderer.codec.count, seed=self._seed(f"placebo:{step}"))
-        drawn = self._drawn(nulled.hints, step=step)
+        by_id = {site.id: site for found in sites.values() for site in found}
+        drawn = self._drawn(nulled.hints, sites=by_id, step=step)
         views = self._views(rollouts, sites=sites, hints=drawn)
         fitting = {name: tuple(v for v in found if self._fits(v)) for name, found in views.items()}
-        used = {view.site_id for found in fitting.values() for view in found}
+        used = {site_id for found in fitting.values() for view in found for site_id in view.site_ids}
         return Hinted(
             views=fitting,
             sites=tuple(site for found in sites.values() for site in found if site.id in used),
@@ -194,15 +195,22 @@ class Live:
                 "sites/weak": len(written) - len(hints),
                 "sites/no_donor": nulled.dropped,
                 "sites/not_drawn": len(nulled.hints) - len(drawn),
-                "sites/not_built": len(drawn) - sum(map(len, fitting.values())),
-                "sites/used": sum(map(len, fitting.values())),
+                "sites/not_built": len(drawn) - len(used),
+                "sites/used": len(used),
+                "sites/messages": sum(map(len, fitting.values())),
             },
         )
 
-    def _drawn(self, hints: Sequence[Hint], *, step: int) -> list[Hint]:
-        """At most `hint_sites` hints: each site has its own lot, so that leaving one out does not change the others' luck."""
-        lots = sorted(hints, key=lambda hint: self._seed(f"site:{step}:{hint.site_id}"))
-        chosen = {hint.site_id for hint in lots[: self.config.rollouts.hint_sites]}
+    def _drawn(self, hints: Sequence[Hint], *, sites: Mapping[str, Site], step: int) -> list[Hint]:
+        """The hints of at most `hint_sites` messages: each has its own lot, so that leaving one out does not change the others' luck.
+
+        The hints of one message are one view (tokens/dataset.py), so they are drawn together, by the lot of the first.
+        """
+        messages: dict[tuple[str, int], list[Hint]] = {}
+        for hint in hints:
+            messages.setdefault((sites[hint.site_id].session_id, sites[hint.site_id].turn), []).append(hint)
+        lots = sorted(messages.values(), key=lambda found: self._seed(f"site:{step}:{found[0].site_id}"))
+        chosen = {hint.site_id for found in lots[: self.config.rollouts.hint_sites] for hint in found}
         return [hint for hint in hints if hint.site_id in chosen]
 
     def _views(

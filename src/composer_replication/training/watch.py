@@ -21,6 +21,8 @@ from composer_replication.training.live import LiveStep
 from composer_replication.training.reference import Reference
 
 NUM_SITES = 8
+CHUNK = 256
+"""Target tokens whose logits are held at a time."""
 
 
 def watched(examples: Sequence[TrainingExample], *, num_sites: int = NUM_SITES) -> list[TrainingExample]:
@@ -38,7 +40,7 @@ def watched(examples: Sequence[TrainingExample], *, num_sites: int = NUM_SITES) 
 
 def keep_watched(run: RunDir, examples: Sequence[TrainingExample], *, made: LiveStep) -> None:
     """Write down which examples are watched, so that a resumed run watches the same, after their sessions, sites and hints for the page."""
-    names, ids = {example.session_id for example in examples}, {view.site_id for example in examples for view in example.hints}
+    names, ids = {example.session_id for example in examples}, {s for e in examples for view in e.hints for s in view.site_ids}
     write_sessions(run.watched_dir / "sessions.jsonl", [session for session in made.sessions if session.id in names])
     write_lines(run.watched_dir / "sites.jsonl", [record_to_json(site) for site in made.sites if site.id in ids])
     write_lines(run.watched_dir / "hints.jsonl", [record_to_json(hint) for hint in made.hints if hint.site_id in ids])
@@ -63,8 +65,9 @@ def token_table(
 ) -> list[dict[str, Any]]:
     """Per watched site, for each token: its text, log-prob under the student (no hint) and the teacher (with hint), their divergence.
 
-    One example at a time, so that two or three (N, V) matrices of one example are the most that is held. The divergence is that of the
-    settings over the whole vocabulary, kl(student, teacher) where it has a form of its own (TAID, the gates); `measure` says which.
+    `CHUNK` targets at a time: about a dozen matrices of (CHUNK, V) are the most that is held, however long a message is. The divergence is
+    that of the settings over the whole vocabulary, kl(student, teacher) where it has a form of its own (TAID, the gates); `measure` says
+    which.
     Example row: {"site_id": "s1:7:c1", "kind": "bad_args", "ids": [5, 9], "texts": ["re", "ad"], "student": [-2.1, -0.3],
     "teacher": [-4.0, -0.2], "divergence": [0.4, 0.01], "measure": "jsd"}
     """
@@ -73,16 +76,22 @@ def token_table(
     for example in examples:
         batch = collate([example], pad_id=pad_id).to(device)
 
-        def logits(reference: Reference, rows: Rows, targets: Targets) -> Tensor:
-            return reference.project(reference.predictors(rows, targets, max_tokens=max_tokens))
+        def predictors(reference: Reference, rows: Rows, targets: Targets) -> Tensor:
+            return reference.predictors(rows, targets, max_tokens=max_tokens)
 
-        ours_NV = logits(student, batch.student, batch.hint_student)
-        theirs_NV = mixed_teacher(how, [logits(teacher, batch.teacher, batch.hint_teacher) for teacher in teachers])
-        ids_N = batch.hint_student.ids_N
-        with torch.no_grad():
-            apart_N = hint_divergence(ours_NV, theirs_NV, divergence=measure, beta=how.beta, temperature=how.temperature)
-        columns = {"student": token_logprobs(ours_NV, ids_N), "teacher": token_logprobs(theirs_NV, ids_N), "divergence": apart_N}
-        numbers = {name: [float(f"{x:.6g}") for x in values_N.tolist()] for name, values_N in columns.items()}
+        ours_ND = predictors(student, batch.student, batch.hint_student)
+        theirs_KND = [predictors(teacher, batch.teacher, batch.hint_teacher) for teacher in teachers]
+        numbers: dict[str, list[float]] = {"student": [], "teacher": [], "divergence": []}
+        for first in range(0, len(batch.hint_student), CHUNK):
+            part = slice(first, first + CHUNK)
+            ids_C = batch.hint_student.ids_N[part]
+            ours_CV = student.project(ours_ND[part])
+            theirs_CV = mixed_teacher(how, [t.project(hidden_ND[part]) for t, hidden_ND in zip(teachers, theirs_KND, strict=True)])
+            with torch.no_grad():
+                apart_C = hint_divergence(ours_CV, theirs_CV, divergence=measure, beta=how.beta, temperature=how.temperature)
+            found = {"student": token_logprobs(ours_CV, ids_C), "teacher": token_logprobs(theirs_CV, ids_C), "divergence": apart_C}
+            for name, values_C in found.items():
+                numbers[name] += [float(f"{x:.6g}") for x in values_C.tolist()]
         start = 0
         for view in example.hints:
             part = slice(start, start + len(view.target_ids))

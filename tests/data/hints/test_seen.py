@@ -9,7 +9,7 @@ import pytest
 from composer_replication.core.trace import Segment, Session, SourceRef, Turn
 from composer_replication.data.hints.context import site_context, strings, turn_text
 from composer_replication.data.hints.rules import rule_for_kind, rule_for_tool, split_rules
-from composer_replication.data.hints.seen import commands_that_worked, known_paths_near, refs_seen, seen_paths
+from composer_replication.data.hints.seen import commands_that_worked, known_paths_near, places, refs_seen, seen_paths
 from tests.data.sites.builder import bash, calls, failed, find, human, results, session
 
 MISSING = "<tool_use_error>File does not exist.</tool_use_error>"
@@ -59,7 +59,123 @@ def test_a_failed_call_shows_no_path_and_a_removed_one_is_forgotten() -> None:
     assert seen_paths(at_the_end(*did(("a", "Read", {"file_path": "a.py"}), MISSING, True))) == []
     found = did(bash("a", "git ls-files"), "src/a.py\nsrc/b.py")
     assert seen_paths(at_the_end(*found, *did(bash("b", "rm src/a.py"), ""))) == ["src/b.py"]
-    assert seen_paths(at_the_end(*found, *did(bash("b", "git mv src/b.py src/c.py"), ""))) == ["src/a.py"]
+    assert seen_paths(at_the_end(*found, *did(bash("b", "git mv src/b.py src/c.py"), ""))) == ["src/a.py", "src/c.py"]
+
+
+LISTED = did(bash("l", "git ls-files"), "a.go\ndata.go\ndir/b.go\nsrc/a.go")
+
+
+@pytest.mark.parametrize(
+    ("command", "paths"),
+    [
+        ("rm a.go", ["data.go", "dir/b.go", "src/a.go"]),
+        ("rm -rf dir", ["a.go", "data.go", "src/a.go"]),
+        ("mv a.go z.go", ["data.go", "dir/b.go", "src/a.go", "/w/z.go"]),
+        ("mv dir other", ["a.go", "data.go", "src/a.go", "/w/other"]),
+        ("cd src && rm a.go && cd ..", ["a.go", "data.go", "dir/b.go"]),
+        ("git checkout other-branch", []),
+        ("ls | xargs rm", []),
+        ("echo rm a.go", ["a.go", "data.go", "dir/b.go", "src/a.go"]),
+    ],
+)
+def test_a_path_is_named_until_a_line_removes_it(command: str, paths: list[str]) -> None:
+    assert seen_paths(at_the_end(*LISTED, *did(bash("c", command), ""), cwd="/w")) == paths
+
+
+def test_what_a_failed_line_may_have_removed_is_not_named_and_what_it_may_have_made_neither() -> None:
+    assert seen_paths(at_the_end(*LISTED, *did(bash("c", "mv a.go z.go && false"), "Exit code 1", True), cwd="/w")) == [
+        "data.go", "dir/b.go", "src/a.go",
+    ]  # fmt: skip
+    assert "/w/z.go" not in seen_paths(at_the_end(*LISTED, *did(bash("c", "mv a.go z.go; ls"), ""), cwd="/w"))
+
+
+def test_a_line_without_end_costs_the_paths_and_no_time() -> None:
+    assert seen_paths(at_the_end(*LISTED, *did(bash("c", "rm x;" * 20_000), ""), cwd="/w")) == []
+
+
+def test_a_path_that_was_refused_since_is_not_named() -> None:
+    refused = did(("r", "Read", {"file_path": "/w/a.go"}), MISSING, True)
+    assert "a.go" not in seen_paths(at_the_end(*LISTED, *refused, cwd="/w"))
+    listed = did(bash("r", "ls /w/dir"), "Exit code 1\nls: /w/dir: No such file or directory", True)
+    assert "dir/b.go" not in seen_paths(at_the_end(*LISTED, *listed, cwd="/w"))
+
+
+def test_a_tool_that_removes_or_moves_files_is_believed() -> None:
+    moved = did(("m", "mcp__fs__move_file", {"source": "a.go", "destination": "src/a.go"}), "ok")
+    assert seen_paths(at_the_end(*LISTED, *moved, cwd="/w")) == ["data.go", "dir/b.go"]
+
+
+def test_what_a_call_out_of_view_removed_is_gone_all_the_same() -> None:
+    turns = (human("x"), *LISTED, *did(bash("r", "rm a.go"), ""), calls(("w", "Read", {"file_path": "b.py"})), failed("w", MISSING))
+    log = Session(
+        id="s1",
+        source=SourceRef(file="a"),
+        turns=turns,
+        cwd="/w",
+        segments=(Segment(start=0, end=5), Segment(start=5, end=7, context=((0, 3),))),
+    )
+    assert "a.go" not in seen_paths(site_context(log, find(log)[0]))
+
+
+def test_a_listing_is_read_from_where_the_shell_stood() -> None:
+    moved = (*did(bash("a", "cd src"), ""), *did(bash("b", "ls"), "x.py\ny.py"))
+    assert seen_paths(at_the_end(*moved, cwd="/w")) == ["x.py", "y.py"]  # the shell still stands there
+    back = did(bash("c", "ls lib"), "z.py\n\nShell cwd was reset to /w")
+    assert seen_paths(at_the_end(*moved, *back, cwd="/w")) == ["/w/src/x.py", "/w/src/y.py", "/w/src/lib/z.py"]
+    assert seen_paths(at_the_end(*did(bash("a", "cd src && ls"), "x.py"), *did(bash("b", "cd .."), ""), cwd="/w")) == ["/w/src/x.py"]
+    lost = did(bash("a", "cd $X && ls"), "x.py")
+    assert seen_paths(at_the_end(*lost, cwd="/w")) == []
+    codex = did(("a", "exec_command", {"cmd": "cd src && ls"}), "x.py")
+    assert seen_paths(at_the_end(*codex, cwd="/w")) == ["/w/src/x.py"]  # there each call starts anew
+    assert places(at_the_end(*did(bash("a", "cd src && false"), "Exit code 1", True), cwd="/w")).cwd is None
+
+
+@pytest.mark.parametrize(
+    ("call", "text", "paths"),
+    [
+        (bash("a", "find . -name '*.py' | sed 's/a/b/'"), "b.py", []),
+        (bash("a", "find . -name '*.py' | xargs -n1 basename"), "b.py", []),
+        (bash("a", "find . -name '*.py' | sort | head"), "./b.py", ["./b.py"]),
+        (bash("a", "ls src || echo none"), "none", []),
+        (bash("a", "ls src/a.py"), "src/a.py", ["src/a.py"]),
+        (bash("a", "ls -F src"), "run*\nlink@\nlib/", ["src/link", "src/lib/"]),
+        (bash("a", "git ls-files -d"), "gone.py", []),
+        (bash("a", "find . -name x -delete -print"), "./x", []),
+        (bash("a", "./a.sh; ./b.sh"), "", []),
+        (bash("a", "cat x | ls src"), "a.py", []),
+        (
+            ("a", "LS", {"path": "/w"}),
+            "- /w/\n  - a.py\n  - lib/\n    - b.py\n  - c.py",
+            ["/w/", "/w/a.py", "/w/lib/", "/w/lib/b.py", "/w/c.py"],
+        ),
+        (("a", "Grep", {"pattern": "x", "path": "c.yaml", "output_mode": "content"}), "main.py\nhost.name: x", []),
+    ],
+)
+def test_a_listing_that_is_changed_on_its_way_shows_no_path(call: tuple[str, str, dict[str, Any]], text: str, paths: list[str]) -> None:
+    assert seen_paths(at_the_end(*did(call, text))) == paths
+
+
+def test_the_wrong_path_in_the_same_words_is_given_in_full() -> None:
+    """`cd /tmp && ./run.sh` fails; "./run.sh exists" would only repeat it."""
+    log = session(
+        human("x"),
+        *did(bash("a", "./tools/run.sh"), "fine"),
+        calls(bash("w", "cd /tmp/x && ./tools/run.sh")),
+        failed("w", "Exit code 127\n(eval):1: no such file or directory: ./tools/run.sh"),
+        cwd="/w",
+    )
+    assert known_paths_near(site_context(log, find(log)[0])) == ["/w/tools/run.sh"]
+
+
+def test_a_folder_is_not_offered_for_a_program() -> None:
+    log = session(
+        human("x"),
+        *did(("a", "Glob", {"pattern": "*"}), "/w/go/x.py"),
+        calls(bash("w", "~/bin/go build")),
+        failed("w", "Exit code 127\n/bin/bash: line 1: /home/me/bin/go: No such file or directory"),
+        cwd="/home/me",
+    )
+    assert known_paths_near(site_context(log, find(log)[0])) == []
 
 
 def test_what_came_after_the_site_or_was_cleared_is_not_seen() -> None:

@@ -163,7 +163,7 @@ def test_in_a_shell_the_name_of_a_directory_is_what_the_error_told() -> None:
         ),
         ("Bash", {"command": "jq '.a ! b'"}, "Exit code 3\njq: error: syntax error", "single quotes"),
         ("Bash", {"command": "X=$(ls) && (a"}, "Exit code 1\n(eval):1: parse error near `('", "command line simple"),
-        ("Bash", {"command": "gh pr diff 1 --stat"}, "Exit code 1\nunknown flag: --stat", "`--stat` is not an option"),
+        ("Bash", {"command": "gh pr diff 1 --stat"}, "Exit code 1\nunknown flag: --stat", "use only options and subcommands that it lists"),
         ("Bash", {"command": "gh pr diff 1 -- a b"}, "Exit code 1\naccepts at most 1 arg(s), received 3", "usage before the call"),
         (
             "Bash",
@@ -177,6 +177,101 @@ def test_each_kind_has_its_sentence(tool: str, arguments: dict[str, Any], text: 
     assert words in hint(one_call(tool, arguments, text)).text
 
 
+READ = ("a", "Read", {"file_path": "/w/a.go"})
+SHOWN = "   1\tfunc main() {\n   2\t\tprintln(1)"
+
+
+def edit_after(*before: Any, old: str = "func main() {\n  println(1)") -> str:
+    """The hint on an edit whose old text is not in the file, after some turns."""
+    wrong = ("w", "Edit", {"file_path": "/w/a.go", "old_string": old, "new_string": "x"})
+    return hint(session(human("x"), *before, calls(wrong), failed("w", "String to replace not found in file."))).text
+
+
+def did(call: tuple[str, str, dict[str, Any]], text: str = "ok") -> tuple[Any, Any]:
+    return calls(call), results((call[0], text))
+
+
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [
+        ((), "read the region"),
+        (did(READ, SHOWN), "was read above: copy it"),
+        ((*did(READ, SHOWN), *did(bash("b", "grep -n println a.go"))), "was read above: copy it"),
+        ((*did(READ, SHOWN), *did(("b", "Grep", {"path": "/w/a.go"}))), "was read above: copy it"),
+        ((*did(READ, SHOWN), *did(bash("b", "go test ./..."))), "was read above: copy it"),
+        (did(READ, "   900\tend of another region"), "read the region"),
+        ((*did(READ, SHOWN), *did(("b", "Edit", {"file_path": "/w/a.go"}))), "read the region"),
+        ((*did(READ, SHOWN), *did(bash("b", "sed -i s/a/b/ a.go"))), "read the region"),
+        ((*did(READ, SHOWN), *did(bash("b", "gofmt -w ."))), "read the region"),
+        ((*did(READ, SHOWN), *did(bash("b", "git checkout main"))), "read the region"),
+    ],
+)
+def test_what_was_just_read_is_to_be_copied_and_what_was_not_is_to_be_read(before: tuple[Any, ...], words: str) -> None:
+    assert words in edit_after(*before)
+
+
+def test_a_brace_alone_says_nothing_about_the_region() -> None:
+    assert "read the region" in edit_after(*did(READ, "   1\t}"), old="}\n\nreturn nothing_of_the_kind")
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ("A=1 time go test ./...", "Exit code 127\n(eval):1: command not found: time"),
+        ("go build && A=1 time ./app", "Exit code 1\n(eval):1: parse error near `time'"),
+    ],
+)
+def test_a_keyword_of_the_shell_is_not_said_to_be_missing(command: str, text: str) -> None:
+    log = session(human("x"), *did(bash("a", "time go version")), calls(bash("w", command)), failed("w", text))
+    assert hint(log).text == "A keyword of the shell comes first on the line, and assignments behind it."
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "text", "words"),
+    [
+        ("Read", {"file_path": "a.txt", "limit": 500}, "File content (31441 tokens) exceeds maximum allowed tokens", "Read fewer lines"),
+        ("Bash", {"command": "ls; echo ==="}, "Exit code 1\n(eval):1: == not found", "begins with an equals sign"),
+        ("Bash", {"command": "npm run tset"}, "Exit code 1\nnpm error Missing script: tset", "List the tasks or scripts"),
+        ("Bash", {"command": "git show v1:a.md"}, "Exit code 128\nfatal: path 'a.md' exists on disk, but not in 'v1'", "git ls-tree"),
+        (
+            "Bash",
+            {"command": "gh api graphql -f query='{ a { body(truncate: 80) } }'"},
+            "Exit code 1\n{}gh: Field 'body' doesn't accept argument 'truncate'",
+            "schema of the interface",
+        ),
+    ],
+)
+def test_a_hint_speaks_of_what_went_wrong(tool: str, arguments: dict[str, Any], text: str, words: str) -> None:
+    assert words in hint(one_call(tool, arguments, text)).text
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "wrong"),
+    [
+        ("gh pr diff 1 --stat", "Exit code 1\nunknown flag: --stat", "--stat"),
+        ("gti log", "Exit code 127\n(eval):1: command not found: gti", "gti"),
+    ],
+)
+def test_the_wrong_word_is_not_said_again(command: str, text: str, wrong: str) -> None:
+    """Naming it makes it likelier, in a prohibition too."""
+    log = session(human("x"), *did(bash("a", "git status")), calls(bash("w", command)), failed("w", text))
+    assert wrong not in hint(log).text
+
+
+def test_an_explored_path_has_a_hint_where_it_is_trained_on() -> None:
+    log = session(
+        human("x"),
+        *did(("a", "Glob", {"pattern": "*"}), "/w/src/app.py"),
+        calls(bash("w", "ls /w/lib/app.py")),
+        failed("w", "Exit code 1\nls: /w/lib/app.py: No such file or directory"),
+    )
+    assert report(log).hints == ()
+    sites = find(log, explored_paths="mistake")
+    assert [h.text for h in write_hints(log, sites, settings=HintsSettings()).hints] == [
+        "Paths seen so far that exist: /w/src/app.py. Use one of these, or list the folder first."
+    ]
+
+
 def test_an_unknown_command_names_those_that_worked() -> None:
     log = session(
         human("x"),
@@ -186,7 +281,7 @@ def test_an_unknown_command_names_those_that_worked() -> None:
         failed("c", "Exit code 127\n(eval):1: command not found: gti"),
     )
     got = report(log)
-    assert [h.text for h in got.hints] == ["The command `gti` is not installed here. Commands that worked so far: git, ls."]
+    assert [h.text for h in got.hints] == ["Commands that worked so far: git, ls. Check that any other is installed before using it."]
     assert got.hints[0].knows == ("kind", "error_text", "commands_seen")
     assert got.without == {"shell_unknown_command": 1}  # nothing had worked when the first one was made
 

@@ -10,7 +10,7 @@ from typing import Any
 
 def naive_counts(path: Path) -> dict[str, Any]:
     """Counts of user and assistant records of one file; each uuid once."""
-    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
+    rows = [json.loads(line) for line in path.read_text("utf-8").split("\n") if line.strip()]
     talk = [r for r in rows if r["type"] in ("user", "assistant")]
     calls_of: dict[str, set[str]] = {}
     places: dict[str, list[int]] = {}

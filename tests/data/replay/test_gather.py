@@ -31,7 +31,7 @@ from composer_replication.data.teachers.recorded import recorded_teachers
 from composer_replication.data.teachers.scripted import Scripted
 from tests.data.teachers.made import READ, Made, calling, reply
 
-CENT = Price(request_usd=0.01)
+CENT = Price(input_usd_per_mtok=0.01 * 1e6)
 SETTINGS = ReplaySettings(steps="all", min_families=3, settled_after=0, need_evidence=False)
 
 

@@ -68,9 +68,50 @@ def test_an_unset_flag_is_an_error_only_where_the_agent_itself_says_so() -> None
     assert find(one_call("Read", {"file_path": "x"}, "     1\tFile does not exist.", error=None)) == []
     assert find(one_call("Read", {"file_path": "x"}, MISSING, error=False)) == []
     assert (
-        only(one_call("Bash", {"command": "ls nowhere"}, "Exit code 1\nls: nowhere: No such file or directory", error=None)).category
+        only(one_call("Bash", {"command": "cat nowhere"}, "Exit code 1\ncat: nowhere: No such file or directory", error=None)).category
         == "mistake"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "call", "text", "found"),
+    [
+        ("Let me check if there's a config for that.", ("c", "Grep", {"path": "bun.toml"}), MISSING, "path_explored"),
+        ("Now I see whether src/a.py exists.", ("c", "Read", {"file_path": "src/a.py"}), MISSING, "path_explored"),
+        ("It exists, I think. Now let me read the config.", ("c", "Read", {"file_path": "src/a.py"}), MISSING, "file_missing"),
+        ("I wonder if there is a bug. Reading the parser now.", ("c", "Read", {"file_path": "src/a.py"}), MISSING, "file_missing"),
+        ("Let me see if it exists.", ("c", "Edit", {"file_path": "src/a.py"}), MISSING, "file_missing"),
+        (
+            "",
+            bash("c", "cat a.md", description="Check if notes exist"),
+            "Exit code 1\ncat: a.md: No such file or directory",
+            "path_explored",
+        ),
+        (
+            "",
+            bash("c", "cat a.md", description="Read the notes"),
+            "Exit code 1\ncat: a.md: No such file or directory",
+            "shell_missing_path",
+        ),
+    ],
+)
+def test_a_path_is_explored_where_the_message_asks_whether_it_is_there(words: str, call: Any, text: str, found: str) -> None:
+    site = only(session(human("x"), calls(words, call), failed("c", text)))
+    assert (site.kind, site.category) == (found, "failed_check" if found == "path_explored" else "mistake")
+
+
+def test_explored_paths_are_trained_on_only_where_that_is_asked_for() -> None:
+    log = one_call("Bash", {"command": "ls nowhere"}, "Exit code 1\nls: nowhere: No such file or directory")
+    assert summarise(find(log)).apart == {"failed_check/path_explored": 1}
+    assert summarise(find(log, explored_paths="mistake")).kinds == {"path_explored": 1}
+
+
+def test_a_program_that_is_installed_but_not_on_the_path_is_no_mistake() -> None:
+    missed = (calls(bash("a", "go build ./x")), failed("a", "Exit code 127\n/bin/bash: line 1: go: command not found"))
+    by_path = (calls(bash("b", "/usr/local/go/bin/go build ./x")), results(("b", "ok", None)))
+    assert [(s.category, s.kind) for s in find(session(human("x"), *missed, *by_path))] == [("environment", "not_on_path")]
+    assert [(s.category, s.kind) for s in find(session(human("x"), *missed))] == [("mistake", "shell_unknown_command")]
+    assert [s.category for s in find(session(human("x"), *by_path, *missed))] == ["mistake"]  # it had been shown where it lies
 
 
 def test_a_result_before_its_call_is_damage_of_the_log_and_costs_no_other_site() -> None:

@@ -33,6 +33,8 @@ MALFORMED = [
     ("shell_unknown_command", "gti status", "Exit code 127\n/bin/bash: line 1: gti: command not found"),
     ("shell_unknown_command", "cd x && gti status", "Exit code 127\n/bin/sh: 1: gti: not found"),
     ("shell_unknown_command", "timeout 5 gti", "Exit code 127\ntimeout: failed to run command 'gti': No such file or directory"),
+    ("shell_unknown_command", "timeout 5 go test", "Exit code 127\n(eval):1: command not found: timeout"),
+    ("shell_unknown_command", "A=1 time go test", "Exit code 127\n(eval):1: command not found: time"),
     ("shell_unknown_command", "python -m pytset -q", "Exit code 1\n/usr/bin/python: No module named pytset"),
     ("shell_bad_option", "gh pr diff 88 --stat", "Exit code 1\nunknown flag: --stat\n\nUsage:  gh pr diff"),
     ("shell_bad_option", "sed -n 1p x | cat -A", "Exit code 1\ncat: illegal option -- A\nusage: cat [-belnstuv] [file ...]"),
@@ -42,8 +44,7 @@ MALFORMED = [
     ("shell_bad_option", "npm run biuld", 'Exit code 1\nnpm error Missing script: "biuld"'),
     ("shell_bad_option", "make chekc", "Exit code 2\nmake: *** No rule to make target `chekc'.  Stop."),
     ("shell_bad_option", "gh pr view 3 --json stat", 'Exit code 1\nUnknown JSON field: "stat"'),
-    ("shell_missing_path", "ls -la src/cmds/", "Exit code 1\nls: src/cmds/: No such file or directory"),
-    ("shell_missing_path", "ls src/cmds", "Exit code 2\nls: cannot access 'src/cmds': No such file or directory"),
+    ("shell_missing_path", "find src/cmds -name '*.go'", "Exit code 1\nfind: ‘src/cmds’: No such file or directory"),
     ("shell_missing_path", "cd src/cmds && go test .", "Exit code 1\n(eval):cd:1: no such file or directory: src/cmds"),
     ("shell_missing_path", "cd nowhere && ls", "Exit code 1\n/bin/bash: line 1: cd: nowhere: No such file or directory"),
     ("shell_missing_path", "grep -n x a/b.go", "Exit code 2\ngrep: a/b.go: No such file or directory"),
@@ -53,6 +54,18 @@ MALFORMED = [
     ("shell_missing_path", "pytest tests/test_nope.py", "Exit code 4\nERROR: file or directory not found: tests/test_nope.py"),
     ("shell_missing_path", "D=pkg/x; cat $D/y.py", "Exit code 1\ncat: pkg/x/y.py: No such file or directory"),
     ("shell_missing_path", "go test ./cmd/x", "Exit code 1\nstat /w/cmd/x: directory not found\nFAIL ./cmd/x [setup failed]"),
+    ("shell_missing_path", "cd src/test && go test .", "Exit code 1\n(eval):cd:1: no such file or directory: src/test"),
+    ("shell_missing_path", "go build ./go/cmd/x", "Exit code 1\nmain module (m) does not contain package m/go/cmd/x"),
+    ("shell_bad_option", "bun run lnit", 'Exit code 1\nerror: Script not found "lnit"'),
+    ("shell_bad_option", "pnpm run lnit", "Exit code 1\n ERR_PNPM_NO_SCRIPT  Missing script: lnit"),
+    ("shell_bad_option", "mix tset", 'Exit code 1\n** (Mix) The task "tset" could not be found'),
+    ("shell_syntax", "ls; echo ===; ls", "Exit code 1\na.go\n(eval):1: == not found"),
+    ("shell_bad_option", "rtk bun run test", "Exit code 2\nerror: unrecognized subcommand 'bun'\n\nUsage: rtk [OPTIONS]"),
+    (
+        "shell_bad_option",
+        "gh api graphql -f query='{ a { body(truncate: 80) } }'",
+        "Exit code 1\n{\"errors\":[]}gh: Field 'body' doesn't accept argument 'truncate'",
+    ),
     ("is_directory", "cat src", "Exit code 1\ncat: src: Is a directory"),
     (
         "shell_unknown_ref",
@@ -78,7 +91,7 @@ CORRECT = [
     ("failed_check", "lint_failed", "npx tsc --noEmit", "Exit code 2\nsrc/a.ts(3,1): error TS2304: Cannot find name 'x'."),
     ("failed_check", "no_match", "git log | grep Entire", "Exit code 1"),
     ("failed_check", "git_failed", "git push", "Exit code 1\n ! [rejected] main -> main (fetch first)\nerror: failed to push some refs"),
-    ("failed_check", "git_failed", "git merge origin/main", "Exit code 1\nCONFLICT (content): Merge conflict in a.go"),
+    ("failed_check", "git_conflict", "git merge origin/main", "Exit code 1\nCONFLICT (content): Merge conflict in a.go"),
     ("failed_check", "git_failed", "gh pr checks 1", "Exit code 1\ntest\tfail\t7m"),
     # the project's own program: its usage error is what was tested
     (
@@ -95,8 +108,31 @@ CORRECT = [
     ("failed_check", "command_failed", "./setup.sh", "Exit code 128\nfatal: pathspec '.x/.gitignore' did not match any files"),
     # looking whether something is there
     ("failed_check", "command_failed", "rm -f /tmp/a.txt && ls -la /tmp/a*.txt", "Exit code 1\n(eval):1: no matches found: /tmp/a*.txt"),
-    ("failed_check", "command_failed", "ls a.yml a.yaml", "Exit code 1\nls: a.yml: No such file or directory\na.yaml"),
-    ("failed_check", "command_failed", "ls reviews/*.md 2>/dev/null", "Exit code 1\n(eval):1: no matches found: reviews/*.md"),
+    ("failed_check", "path_explored", "ls a.yml a.yaml", "Exit code 1\nls: a.yml: No such file or directory\na.yaml"),
+    ("failed_check", "path_explored", "ls reviews/*.md 2>/dev/null", "Exit code 1\n(eval):1: no matches found: reviews/*.md"),
+    ("failed_check", "path_explored", "ls src/cmds", "Exit code 2\nls: cannot access 'src/cmds': No such file or directory"),
+    (
+        "failed_check",
+        "path_explored",
+        "cat a.md || cat b.md",
+        "Exit code 1\ncat: a.md: No such file or directory\ncat: b.md: No such file or directory",
+    ),
+    ("failed_check", "path_explored", "cat nope/*.md", "Exit code 1\ncat: nope/*.md: No such file or directory"),
+    ("failed_check", "path_explored", "grep -rn x dist/*.js | head", "Exit code 1\n(eval):1: no matches found: dist/*.js"),
+    ("failed_check", "path_explored", "find a b -name x", "Exit code 1\nfind: a: No such file or directory\nb/x"),
+    # what git refuses is a conflict, whatever else the line was to do
+    (
+        "failed_check",
+        "git_conflict",
+        "git stash pop && make lint",
+        "Exit code 1\nCONFLICT (content): Merge conflict in a.go\nThe stash entry is kept",
+    ),
+    (
+        "failed_check",
+        "git_conflict",
+        "git stash && mise run lint; git stash pop",
+        "Exit code 1\nerror: Your local changes to the following files would be overwritten by merge:\n\ta.go\nlint: error: x",
+    ),
     # code that ran and failed is a check; only code that cannot be read is malformed
     (
         "failed_check",
@@ -148,6 +184,34 @@ def test_a_malformed_call_in_a_pipeline_that_ended_well_is_found() -> None:
     assert hidden("golangci-lnt run 2>&1 | head -20", "(eval):1: command not found: golangci-lnt") == [("mistake", "shell_unknown_command")]
     assert hidden("gh pr diff 3 --stat 2>&1 | head", "unknown flag: --stat\n\nUsage: gh pr diff") == [("mistake", "shell_bad_option")]
     assert hidden("cat nope.txt 2>&1 | head", "cat: nope.txt: No such file or directory") == [("mistake", "shell_missing_path")]
+    assert hidden("rtk bun run test 2>&1 | tail -3", "error: unrecognized subcommand 'bun'") == [("mistake", "shell_bad_option")]
+    assert hidden("find src/css -name '*.css'", "find: ‘src/css’: No such file or directory") == [("mistake", "shell_missing_path")]
+
+
+def test_a_program_that_answers_its_version_with_its_usage_has_no_such_option() -> None:
+    usage = "Usage:\n  app [flags]\n  app [command]"
+    assert hidden("A=1 bash run.sh --version 2>&1 | head -3", usage) == [("mistake", "shell_bad_option")]
+    assert hidden("app version | head", "error: unknown command 'version'\nUsage: app") == [("mistake", "shell_bad_option")]
+    assert hidden("app --version | head", "app 1.2.3\nUsage: app [flags]") == []
+    assert hidden("app --version | head", "Usage: app v1.2 [flags]") == []
+    assert hidden("app --help | head", usage) == []
+
+
+def test_a_path_that_was_only_looked_for_stands_apart_also_without_a_flag() -> None:
+    assert hidden("ls nope 2>&1 | head", "ls: nope: No such file or directory") == [("failed_check", "path_explored")]
+    assert hidden("ls x/*.md 2>/dev/null | wc -l", "(eval):1: no matches found: x/*.md\n 0") == [("failed_check", "path_explored")]
+
+
+def test_an_option_that_the_program_was_never_given_is_no_mistake_of_its_line() -> None:
+    assert hidden("cat a.log\necho '---'\nls", "cat: unrecognized option '---'\nTry 'cat --help'") == []
+    assert hidden("cat --- a.log; ls", "cat: unrecognized option '---'\nTry 'cat --help'") == [("mistake", "shell_bad_option")]
+
+
+def test_a_summary_without_failures_outweighs_what_the_log_quotes() -> None:
+    log = "error: expected failure of a case\n 12 pass\n {} fail\n"
+    assert hidden("bun run test 2>&1 | tail", log.format(0)) == []
+    assert hidden("bun run test 2>&1 | tail", log.format(2)) == [("failed_check", "test_failed")]
+    assert hidden("mix test 2>&1 | tail", "14 doctests, 297 tests, 11 failures") == [("failed_check", "test_failed")]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +221,7 @@ def test_a_malformed_call_in_a_pipeline_that_ended_well_is_found() -> None:
         ("cat a.log", "cat: b.log: No such file or directory"),
         ("grep -rn 'No such file' src", "src/a.go:3: ls: x: No such file or directory"),
         ("cat nope 2>&1 || echo none", "cat: nope: No such file or directory\nnone"),
-        ("ls nope 2>&1 | head", "ls: nope: No such file or directory"),
+        ("ls nope || true", "ls: nope: No such file or directory"),
         ("if cat nope; then echo; fi", "cat: nope: No such file or directory"),
         ("git branch -D gone 2>&1; echo $?", "error: branch 'gone' not found\n1"),
         ("shellcheck --version 2>&1; ls", "(eval):1: command not found: shellcheck\na.go"),
@@ -262,6 +326,11 @@ PARSE_ERROR = "Exit code 1\n(eval):1: parse error near `('"
         ("echo a(b) $(ls) | head", PARSE_ERROR, "shell_syntax"),
         ("echo $(ls | head", PARSE_ERROR, "shell_syntax"),
         ("echo $(ls) 'open | head", PARSE_ERROR, "shell_syntax"),
+        (
+            "gh run list | jq '.[] | select(.a != 1)'",
+            "Exit code 3\njq: error: syntax error, unexpected INVALID_CHARACTER\n.[] | select(.a \\!= 1)",
+            "shell_requoted",
+        ),
         ("A=$(ls) time ls | head", "Exit code 1\n(eval):1: parse error near `time'", "shell_syntax"),
     ],
 )

@@ -14,6 +14,8 @@ from tests.data.sites.builder import find, one_call, only
 TAG = "<tool_use_error>{}</tool_use_error>"
 
 APART = [
+    ("rejected", "user_rejected", "User chose to stay in plan mode and continue planning"),
+    ("permission", "hook_denied", "BLOCKED by guard\n\nTip: explain the command"),
     (
         "rejected",
         "user_rejected",

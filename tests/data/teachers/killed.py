@@ -73,7 +73,7 @@ def live(folder: Path, *, last: int) -> None:
     Doomed.last = last
     provider = Provider(folder / "bill")
     with Doomed(folder / LEDGER_NAME, max_usd=CEILING) as ledger:
-        teacher = Made(provider.act, price=Price(request_usd=WORST))
+        teacher = Made(provider.act, price=Price(input_usd_per_mtok=WORST * 1e6))
 
         async def work() -> list[Any]:
             patience = Patience(attempts=4, first_wait_s=0.0001)

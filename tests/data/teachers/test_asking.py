@@ -127,7 +127,8 @@ def test_the_endpoints_pause_is_kept_by_every_call_to_it(ledger: Ledger) -> None
         asker, teacher = Asker(ledger, patience=QUICK), Made(act)
         first = asyncio.create_task(asker.ask(teacher, request("a")))
         await asyncio.sleep(0.02)
-        await asyncio.gather(first, asker.ask(teacher, request("b")), asker.ask(Made(act, provider="elsewhere"), request("c")))
+        other = Made(act, name="other", provider="elsewhere")
+        await asyncio.gather(first, asker.ask(teacher, request("b")), asker.ask(other, request("c")))
 
     run(work())
     assert begun[1] - begun[0] < 0.2  # the other provider

@@ -81,7 +81,7 @@ class Provider:
                 self.excess += over / NANO
             return reply(usd=cost if told else None)
 
-        return Made(act, price=Price(request_usd=self.worst))
+        return Made(act, price=Price(input_usd_per_mtok=self.worst * 1e6))
 
 
 def one_life(

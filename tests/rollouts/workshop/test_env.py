@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -90,7 +91,6 @@ def test_a_change_elsewhere_is_worth_nothing(sandbox: Sandbox) -> None:
     line = env.files[other].splitlines()[0]
     assert edit(env, other, line, f"{line}  # seen") == ("ok", False)
     assert answer(env, calls("run_tests")) == ("All tests passed.", False)
-    assert env.verdict().all_pass
     env.reply(says("Done."))
     assert env.reward() == 0.0
 
@@ -242,10 +242,14 @@ def test_an_episode_can_be_taken_up_in_the_middle(sandbox: Sandbox) -> None:
 
 
 def test_expected_values_never_enter_the_sandbox(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[object] = []
+    sent: list[Any] = []
     real = sandbox.run
     monkeypatch.setattr(sandbox, "run", lambda files, asked: sent.append((files, asked)) or real(files, asked))
     env = started(make_task(4, kind="fix"), sandbox)
     env.verdict()
-    checks = (*env.task.visible, *env.task.hidden)
-    assert sent == [(dict(env.task.files), [(check.path, check.expression) for check in checks])]
+    [(files, asked)] = sent
+    assert files == dict(env.task.files)
+    assert asked[:1] == [(check.path, check.expression) for check in env.task.visible]
+    assert {(check.path, check.expression) for check in env.task.hidden} <= set(asked)
+    for _, expression in asked:  # a name, or a call with two numbers that any operator could be asked for
+        assert re.fullmatch(r"[a-z]+(\(\d+, \d+\))?", expression)

@@ -13,10 +13,11 @@ from composer_replication.core.config.reader import ReaderSettings
 class HeldOutSettings(Settings):
     """What is kept out of training."""
 
-    by: Literal["session", "repository"] = "repository"
-    """Unit of the split; "repository" keeps all sessions of one repository together."""
+    by: Literal["auto", "session", "repository"] = "auto"
+    """Unit of the split; "repository" keeps all sessions of one repository together; "auto" = by repository where there are five or more,
+    else by session: of a few repositories a share holds out none, or all that matters."""
     fraction: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Share of units held out, chosen by hash."""
+    """Share of units held out, chosen by hash; `build` refuses one that holds out nothing, or everything."""
 
 
 class IngestSettings(Settings):
@@ -45,6 +46,9 @@ class SitesSettings(Settings):
     """Names of built-in detectors, or "package.module:function" of your own."""
     error_kind: str = ""
     """"package.module:function" that names the kind of an error result; "" = the built-in table."""
+    explored_paths: Literal["apart", "mistake"] = "apart"
+    """A path that is not there and that the message only looked for (kind path_explored): "apart" = told, never trained on;
+    "mistake" = a mistake like a path that was guessed and used as a fact."""
     site: Literal["cause", "recovery"] = "cause"
     """"cause" = the mistaken message; "recovery" = the turn after the error (what the earlier framework trained)."""
 

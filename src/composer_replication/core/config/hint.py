@@ -58,6 +58,10 @@ class HintSettings(Settings):
     """What becomes of the others: one more column, nothing but a larger share for those kept, or nothing."""
     entry_clip: float = Field(default=0.0, ge=0.0)
     """Most nats that one vocabulary entry may add to a token's divergence, which is then raw (not of unit curvature); 0 = off."""
+    mean: Literal["token", "site"] = "site"
+    """"site" = the mean over mistaken messages, each the mean over its target tokens: a message of 8,000 tokens weighs what one of 40 does.
+    "token" = over all target tokens, so by length: on the public logs 13 messages then count as 5 equal ones, three carry 62 %
+    (docs/concepts.md)."""
     token_clip: float = Field(default=0.0, ge=0.0)
     """Most that one token may count; beyond it there is no gradient. 0 = off."""
     importance_clip: float = Field(default=0.0, ge=0.0)
@@ -138,5 +142,5 @@ class HintSettings(Settings):
     def _without_a_loss(self) -> list[str]:
         """Settings of the loss that are not as they come."""
         default = type(self).model_fields
-        names = ("divergence", "beta", "estimator", "entry_clip", "token_clip", "importance_clip", "difficulty")
+        names = ("divergence", "beta", "estimator", "entry_clip", "token_clip", "importance_clip", "difficulty", "mean")
         return [name for name in names if getattr(self, name) != default[name].default]

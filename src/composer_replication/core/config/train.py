@@ -14,9 +14,12 @@ class BuildSettings(Settings):
     """How sessions become token sequences."""
 
     max_tokens: int = Field(default=4096, gt=0)
-    """Longest sequence; longer sessions are windowed around their sites, and nothing is cut at its end."""
+    """Longest sequence; a longer session is cut into windows, spent on what stands above their targets, and no message is cut."""
     target: Literal["message", "call"] = "message"
-    """What of the mistaken message is the hint channel's target: all of it, or only the failing call."""
+    """What of the mistaken message is the hint channel's target: all of it, or only the calls that failed. One message is one view."""
+    without_evidence: Literal["skip", "keep"] = "skip"
+    """A hint view whose window lost a turn that the hint or the mistaken call refers to (the last read of the file, the call that failed
+    before): left out and counted, or kept."""
     authors: tuple[str, ...] = ()
     """Only messages of these models enter lm_ce (shell patterns); none = all. Sites of other authors are left out too."""
     pairs: str = ""

@@ -21,13 +21,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from composer_replication.core.config.curate import SHIPPED_RECIPES
 from composer_replication.core.errors import ConfigError
 from composer_replication.data.curate.statistics import STATISTICS
 from composer_replication.data.curate.yaml_subset import read_yaml
 
-SHIPPED = ("default", "with_disagreement_filter")
 BY_MEANING = "with_disagreement_by_meaning"
 """Ships too, and needs the extra `meaning`."""
+SHIPPED = tuple(name for name in SHIPPED_RECIPES if name != BY_MEANING)
 EXACT, NEAR = "document_deduplicator", "document_minhash_deduplicator"
 DUPLICATES = (EXACT, NEAR)
 OWN: Mapping[str, Mapping[str, Any]] = {
@@ -91,22 +92,20 @@ class Recipe:
 
 
 def load_recipe(which: str | Path, *, foreign: bool = False) -> Recipe:
-    """A recipe that ships with the package by its name, else the file of that path; raises ConfigError for what it cannot be read as.
+    """A recipe that ships with the package by its name, else the file of that path, e.g. "./default".
 
-    `foreign` = real data-juicer is at hand, so its other operators may stand in it.
+    `foreign` = real data-juicer is at hand, so its other operators may stand in it. Raises ConfigError for what it cannot be read as.
 
     >>> [step.name for step in load_recipe("default").steps][:2]
     ['answer_not_empty_filter', 'tool_offered_filter']
     """
-    name = str(which).removesuffix(".yaml") if str(which).removesuffix(".yaml") in (*SHIPPED, BY_MEANING) else ""
-    if name and not Path(which).is_file():
+    name = str(which).removesuffix(".yaml") if str(which).removesuffix(".yaml") in SHIPPED_RECIPES else ""
+    if name:  # also where a file of that name lies in the current folder: nobody has named that one, and a recipe may name Python
         text = resources.files("composer_replication.data.curate").joinpath("recipes", f"{name}.yaml").read_text("utf-8")
         return read_recipe(text, where=f"{name}.yaml")
     path = Path(which).expanduser()
     if not path.is_file():
-        raise ConfigError(
-            f"no recipe {str(which)!r}", where="curate.recipe", fix=f"give a file, or one of {', '.join((*SHIPPED, BY_MEANING))}"
-        )
+        raise ConfigError(f"no recipe {str(which)!r}", where="curate.recipe", fix=f"give a file, or one of {', '.join(SHIPPED_RECIPES)}")
     try:
         text = path.read_text("utf-8")
     except UnicodeDecodeError as error:

@@ -1,6 +1,7 @@
 """What the context had already shown: paths that exist, commands that worked, refs.
 
-Only evidence counts: a path is known where a tool listed it or read it without error, never where some text mentions it.
+Only evidence counts: a path is known where a tool listed it or read it without error, never where some text mentions it, and until
+anything removes it. Paths are kept in full, from where the shell stood; a name is given only where it means the same at the site.
 """
 
 from __future__ import annotations
@@ -9,34 +10,142 @@ import difflib
 import posixpath
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
-from composer_replication.core.trace import CLEARED_TEXT, ToolCall, ToolResult
+from composer_replication.core.trace import CLEARED_TEXT, CallRef, ToolCall, ToolResult
 from composer_replication.data.hints.context import SiteContext
-from composer_replication.data.sites.judge import is_error
-from composer_replication.data.sites.shell import Simple, parse, shell_command
+from composer_replication.data.sites.effects import ANYTHING, Effects, Gone, effects, resolve
+from composer_replication.data.sites.judge import is_error, judge
+from composer_replication.data.sites.shell import Command, Simple, parse, shell_command
+from composer_replication.data.sites.shell_rules import PATH_EXPLORED, PATH_STATED, word_set
 
 PATH_KEYS = ("file_path", "path", "notebook_path", "filename", "file", "dir", "directory")
 MAX_PATHS = 5
 ALIKE = 0.75
 """Smallest likeness (difflib ratio) of two names without their endings that are offered for each other."""
+MAX_CHANGES = 500
+"""A log is untrusted: of a line that does more, all that was shown counts as gone."""
 _LISTERS = frozenset(("Glob", "LS", "glob", "list_dir", "list_files", "find_files"))
 _FILE_TOOLS = frozenset(
     ("Read", "Edit", "Write", "MultiEdit", "NotebookEdit", "NotebookRead", "read", "edit", "write", "read_file", "edit_file", "write_file")
 )
+_REMOVING_TOOL = re.compile(r"delete|remove|move|rename|trash", re.IGNORECASE)
+# The shell of these tools stays where a call left it; any other tool starts each call in its own folder.
+_SHELL_STAYS = frozenset(("Bash", "bash"))
 _PATH_LINE = re.compile(r"^\s*(?:- )?((?:~|\.{0,2})?/?[\w@.+~-]+(?:/[\w@.+~-]+)*/?)\s*$")
-_GREP_LINE = re.compile(r"^((?:/|\./)?[\w@.+~-]+(?:/[\w@.+~-]+)*\.\w+)(?::\d+)?(?::|-\d+-)")
+_GREP_LINE = re.compile(r"^((?:/|\./)?[\w@.+~-]+(?:/[\w@.+~-]+)*\.\w+)(?::\d+(?::|$)|-\d+-)")
 _LS_LONG = re.compile(r"^[-dl][rwxstST-]{9}\S*\s+\d+\s+\S+\s+\S+\s+[\d,.]+\w?\s+.{6,20}?\s(\S+)(?: -> .*)?$")
-_REMOVERS = frozenset(("rm", "mv", "rmdir", "unlink"))
+_CWD = re.compile(r"(?:Shell cwd was reset to|current working directory is) ([^\s<]+?)\.?(?=\s|<|$)")
+# They print nothing of their own beside a listing, or pass its lines on as they are.
+_SILENT = word_set("cd pushd export set true : mkdir touch chmod sleep echo")
+_FILTERS = word_set("head tail sort uniq grep egrep rg")
+
+
+@dataclass(slots=True)
+class Places:
+    """Where the shell stands at a site (None: not known), what is there and what was refused as missing, in full.
+
+    `names` maps a full path to the name by which it was shown and that still means it. Example: {"/w/src/a.py": "src/a.py"}
+    """
+
+    cwd: str | None
+    names: dict[str, str] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
+
+
+def places(context: SiteContext) -> Places:
+    """Follow the session up to the site: what was shown in view is there, until any call of the session removes it."""
+    in_view = {call.id: result for call, result in context.answered()}
+    done = [ref for ref in context.calls.values() if ref.result_turn is not None and ref.turn < ref.result_turn < context.site.turn]
+    cwd: str | None = context.session.cwd
+    shown: dict[str, tuple[str, str | None]] = {}
+    refused: set[str] = set()
+    for ref in sorted(done, key=lambda ref: (ref.result_turn or 0, ref.turn)):
+        result = in_view.get(ref.call.id)
+        cwd = _follow(ref, result, cwd=cwd, home=context.session.cwd, shown=shown, refused=refused)
+    named: dict[str, str] = {}
+    for full, (name, stood) in shown.items():
+        told = name if name.startswith(("/", "~")) or stood == cwd else full
+        if told.startswith(("/", "~")) or stood == cwd or not cwd:
+            named[full] = told
+    return Places(cwd=cwd, names=named, refused=refused - named.keys())
+
+
+def _follow(
+    ref: CallRef, in_view: ToolResult | None, *, cwd: str | None, home: str, shown: dict[str, tuple[str, str | None]], refused: set[str]
+) -> str | None:
+    """What one answered call changes and shows; returns where the shell stands after it."""
+    call, result = ref.call, ref.result
+    assert result is not None
+    failed = is_error(call, result)
+    command = shell_command(call.name, call.arguments)
+    before, done = cwd, Effects(cwd)
+    if command is not None:
+        given = call.arguments.get("workdir")
+        before = cwd if call.name in _SHELL_STAYS else resolve(given, home) if isinstance(given, str) else home
+        done = effects(parse(command), before)
+        cwd = (done.cwd if not failed or done.cwd == cwd else None) if call.name in _SHELL_STAYS else cwd
+    elif call.name not in _FILE_TOOLS and _REMOVING_TOOL.search(call.name):
+        done.changes += [Gone(full) for value in call.arguments.values() if isinstance(value, str) and (full := resolve(value, cwd))]
+    for change in done.changes if len(done.changes) <= MAX_CHANGES else [ANYTHING]:
+        if isinstance(change, Gone):
+            for path in [path for path in shown if change.covers(path)]:
+                del shown[path]
+        elif in_view is not None and not failed and done.certain:
+            shown[change] = (change, before)
+    if in_view is not None and in_view.text != CLEARED_TEXT and not failed:
+        paths = (
+            _paths_of_shell(parse(command), done, in_view.text) if command is not None else ((p, before) for p in _paths_of(call, in_view))
+        )
+        for path, stood in paths:
+            if (full := resolve(path.rstrip("/") or "/", stood)) is not None:
+                if full not in shown or shown[full][1] != stood or len(path) < len(shown[full][0]):
+                    shown[full] = (path, stood)
+                refused.discard(full)
+    elif failed and (missed := _missed(call, result, cwd=before)):
+        for path in [path for path in shown if Gone(missed).covers(path)]:  # whatever was shown before: it is not there now
+            del shown[path]
+        if in_view is not None and command is None:
+            refused.add(missed)
+    told = _CWD.findall(result.text[-400:]) if command is not None or failed else []
+    return str(told[-1]) if told else cwd
+
+
+def _missed(call: ToolCall, result: ToolResult, *, cwd: str | None) -> str:
+    """The path, in full, that a refusal says is not there; of a shell line only an absolute one, for it may have moved on its way."""
+    verdict = judge(call, result)
+    if verdict.kind not in (PATH_EXPLORED, *PATH_STATED):
+        return ""
+    is_shell = shell_command(call.name, call.arguments) is not None
+    path = verdict.subject if is_shell else _argument(call)
+    return "" if not path or (is_shell and (not path.startswith("/") or "*" in path)) else resolve(path.rstrip("/") or "/", cwd) or ""
+
+
+def _argument(call: ToolCall) -> str:
+    """The path argument of a call, "" where it has none."""
+    value = next((call.arguments[k] for k in PATH_KEYS if k in call.arguments), "")
+    return value if isinstance(value, str) else ""
 
 
 def wrong_path(context: SiteContext) -> str:
     """The path that the mistaken call named: what the error is about in a shell, else the call's path argument."""
     if context.call is None:
         return ""
-    if shell_command(context.call.name, context.call.arguments) is not None:
-        return context.subject
-    value = next((context.call.arguments[k] for k in PATH_KEYS if k in context.call.arguments), "")
-    return value if isinstance(value, str) else ""
+    return context.subject if shell_command(context.call.name, context.call.arguments) is not None else _argument(context.call)
+
+
+def _wrong_in_full(context: SiteContext, wrong: str, cwd: str | None) -> tuple[str, bool]:
+    """The wrong path from where the shell stood when it was used (`cd src && cat a.py` means src/a.py), and whether it was to be run."""
+    command = shell_command(context.call.name, context.call.arguments) if context.call else None
+    full = resolve(wrong.rstrip("/") or "/", cwd) or posixpath.normpath(wrong)
+    if command is not None:
+        parsed = parse(command)
+        for simple, here in zip(parsed.simple, effects(parsed, cwd).at, strict=True):
+            if resolve(simple.program, here) == full or wrong == simple.program:
+                return resolve(simple.program, here) or full, True
+            if wrong in (*simple.words, *simple.redirects):
+                return resolve(wrong.rstrip("/") or "/", here) or full, False
+    return full, False
 
 
 def known_paths_near(context: SiteContext, *, limit: int = MAX_PATHS) -> list[str]:
@@ -47,11 +156,13 @@ def known_paths_near(context: SiteContext, *, limit: int = MAX_PATHS) -> list[st
     wrong = wrong_path(context)
     if not wrong:
         return []
-    wrong_full = absolute(wrong.rstrip("/"), context.session.cwd)
+    found = places(context)
+    wrong_full, is_program = _wrong_in_full(context, wrong, found.cwd)
     scored: dict[str, tuple[float, str]] = {}
-    for path in _with_folders(seen_paths(context), name=posixpath.basename(wrong_full)):
-        full = absolute(path.rstrip("/"), context.session.cwd)
+    candidates = found.names.items() if is_program else _with_folders(found.names, name=posixpath.basename(wrong_full))
+    for full, path in candidates:
         score = _nearness(wrong_full, full)
+        path = full if path.rstrip("/") == wrong.rstrip("/") else path  # the same words again would say nothing: from where they hold
         if score > 0 and full != wrong_full and (full not in scored or len(path) < len(scored[full][1])):
             scored[full] = (score, path)
     best = sorted(scored.values(), key=lambda item: (-item[0], item[1]))
@@ -60,14 +171,15 @@ def known_paths_near(context: SiteContext, *, limit: int = MAX_PATHS) -> list[st
     return [path for _, path in best[:limit]]
 
 
-def _with_folders(paths: Iterable[str], *, name: str) -> Iterator[str]:
-    """The paths, and those of their folders that bear the name: where a file was seen, its folders exist."""
-    for path in paths:
-        yield path
-        parts = path.split("/")
-        for i, part in enumerate(parts[:-1]):
-            if part == name:
-                yield "/".join(parts[: i + 1])
+def _with_folders(names: dict[str, str], *, name: str) -> Iterator[tuple[str, str]]:
+    """The paths, in full and as named, and those of their folders that bear the name: where a file was seen, its folders exist."""
+    for full, path in names.items():
+        yield full, path
+        told = path.rstrip("/")
+        while "/" in full.strip("/") and "/" in told.strip("/"):
+            full, told = posixpath.dirname(full), posixpath.dirname(told)
+            if posixpath.basename(told) == name:
+                yield full, told
 
 
 def _nearness(wrong: str, path: str) -> float:
@@ -87,59 +199,88 @@ def _likeness(one: str, other: str) -> float:
 
 
 def seen_paths(context: SiteContext) -> list[str]:
-    """Every path that the context shows to exist, as it was shown, in the order seen; what a later call removed is left out."""
-    paths: dict[str, None] = {}
-    for call, result in context.answered():
-        command = shell_command(call.name, call.arguments)
-        if command is not None:
-            for simple in parse(command).simple:
-                if simple.name in _REMOVERS or (simple.name == "git" and simple.words[:1] in (("rm",), ("mv",))):
-                    gone = {w.rstrip("/") for w in simple.operands}
-                    paths = {p: None for p in paths if not any(p.rstrip("/").endswith(g) for g in gone if g)}
-        if result.text != CLEARED_TEXT and not is_error(call, result):
-            paths.update(dict.fromkeys(_paths_of(call, result)))
-    return list(paths)
+    """Every path that the context shows to exist, by a name that means it at the site, in the order seen."""
+    return list(places(context).names.values())
 
 
 def _paths_of(call: ToolCall, result: ToolResult) -> Iterator[str]:
-    command = shell_command(call.name, call.arguments)
-    if command is not None:
-        yield from _paths_of_shell(parse(command).simple, result.text)
-        yield from (s.program for s in parse(command).simple if "/" in s.program)
-    elif call.name in _FILE_TOOLS:
+    """Paths that a call shows which is no shell call."""
+    if call.name in _FILE_TOOLS:
         yield from (v for k in PATH_KEYS if isinstance(v := call.arguments.get(k), str))
+    elif call.name == "LS":
+        yield from _tree(result.text)
     elif call.name in _LISTERS:
         yield from _lines(result.text, _PATH_LINE)
     elif call.name in ("Grep", "grep", "search_files"):
+        content = call.arguments.get("output_mode") == "content"  # a line of a file can look like a path
         for line in result.text.splitlines():
-            match = _GREP_LINE.match(line) or _PATH_LINE.match(line)
+            match = _GREP_LINE.match(line) or (None if content else _PATH_LINE.match(line))
             if match and "." in posixpath.basename(match.group(1)):
                 yield match.group(1)
 
 
-def _paths_of_shell(simple: tuple[Simple, ...], text: str) -> Iterator[str]:
-    """Listings of `ls`, `find`, `git ls-files`, `rg --files`, `grep -l`: one listing command in the line, or none is read."""
-    listing = [s for s in simple if _lists(s)]
+def _tree(text: str) -> Iterator[str]:
+    """A listing in which what lies in a folder is indented below it and may be named without it."""
+    folders: list[tuple[int, str]] = []
+    for line in text.splitlines():
+        match = _PATH_LINE.match(line)
+        if match is None:
+            continue
+        indent, path = len(line) - len(line.lstrip()), match.group(1)
+        while folders and folders[-1][0] >= indent:
+            folders.pop()
+        path = path if not folders or path.startswith(folders[-1][1]) else posixpath.join(folders[-1][1], path)
+        if path.endswith("/"):
+            folders.append((indent, path))
+        yield path
+
+
+def _paths_of_shell(command: Command, done: Effects, text: str) -> Iterator[tuple[str, str | None]]:
+    """Programs run by path, and listings of `ls`, `find`, `git ls-files`, `rg --files`, `grep -l`, with where the shell stood.
+
+    One listing command in the line, and nothing else that prints, or none is read.
+    """
+    simple = command.simple
+    for one, here in zip(simple, done.at, strict=True):
+        if done.certain and "/" in one.program and one.program not in one.open:
+            yield one.program, here
+    listing = [i for i, one in enumerate(simple) if _lists(one)]
     if len(listing) != 1:
         return
-    one = listing[0]
+    at = listing[0]
+    one, here = simple[at], done.at[at]
+    rest = [other for i, other in enumerate(simple) if i != at]
+    piped = [other for other in simple[at + 1 :] if other.before == "|"]
+    if any(other.name not in (_FILTERS if other in piped else _SILENT) for other in rest) or one.depth or one.writes:
+        return
+    said = {" ".join(other.words) for other in rest if other.name == "echo"}
+    lines = "\n".join(line for line in text.splitlines() if line.strip() not in said)
+    yield from ((path, here) for path in _listed(one, lines))
+
+
+def _listed(one: Simple, text: str) -> Iterator[str]:
     if one.name != "ls":
         yield from (p for p in _lines(text, _PATH_LINE) if "/" in p or "." in p)
         return
-    folders = one.operands
-    if len(folders) > 1 or any("*" in f for f in folders) or "-R" in "".join(w for w in one.words if w.startswith("-")):
+    folders, options = one.operands, "".join(w for w in one.words if w.startswith("-"))
+    if len(folders) > 1 or any(f in one.open for f in folders) or "R" in options:
         return
     for line in text.splitlines():
         match = _LS_LONG.match(line) or _PATH_LINE.match(line)
-        if match and match.group(1) not in (".", "..", "total"):
-            yield posixpath.join(folders[0], match.group(1)) if folders else match.group(1)
+        if not match or match.group(1) in (".", "..", "total"):
+            continue
+        name = match.group(1).rstrip("@*=|") if "F" in options else match.group(1)
+        if folders and name.rstrip("/") == folders[0].rstrip("/"):  # a file, or the folder itself with -d
+            yield name
+        else:
+            yield posixpath.join(folders[0], name) if folders else name
 
 
 def _lists(simple: Simple) -> bool:
     if simple.name in ("ls", "find", "fd"):
-        return True
+        return not any(w.startswith(("-printf", "-format", "-delete", "-exec")) for w in simple.words)
     if simple.name == "git":
-        return simple.words[:1] == ("ls-files",)
+        return simple.words[:1] == ("ls-files",) and not {"-d", "--deleted"} & set(simple.words)
     return (simple.name == "rg" and "--files" in simple.words) or (
         simple.name in ("grep", "rg") and any(re.fullmatch(r"-\w*l\w*", w) for w in simple.words)
     )
@@ -150,15 +291,6 @@ def _lines(text: str, pattern: re.Pattern[str]) -> Iterator[str]:
         match = pattern.match(line)
         if match:
             yield match.group(1)
-
-
-def absolute(path: str, cwd: str) -> str:
-    """A path without `.` and `..`, below `cwd` where it is relative and a folder is known.
-
-    >>> absolute("./src/../a.py", "/app")
-    '/app/a.py'
-    """
-    return posixpath.normpath(posixpath.join(cwd, path)) if cwd and not path.startswith(("/", "~")) else posixpath.normpath(path)
 
 
 def commands_that_worked(context: SiteContext) -> list[str]:

@@ -17,11 +17,13 @@ from functools import lru_cache
 from composer_replication.core.config.data import HintsSettings
 from composer_replication.core.errors import ConfigError, SiteError
 from composer_replication.core.site import Hint, Site
+from composer_replication.core.surroundings import without_keys
 from composer_replication.core.trace import Session
 from composer_replication.data.hints.context import SiteContext, Writer, site_context, strings, turn_text
 from composer_replication.data.hints.leak import Gram, Occurrences, argument_turns, find_copied_call, find_leak, grams
+from composer_replication.data.hints.refers import listed_names, refers_to
 from composer_replication.data.hints.rules import read_rules
-from composer_replication.data.hints.seen import seen_paths
+from composer_replication.data.hints.seen import known_paths_near, seen_paths
 from composer_replication.data.hints.writers import BUILT_IN, KNOWS, TEMPLATES, WRITERS, kind_rule, knows, tool_rule
 from composer_replication.data.sites.by_path import did_you_mean, load_function, users_code
 from composer_replication.data.sites.shell_rules import SHELL_RULES
@@ -126,7 +128,7 @@ def _draft(context: SiteContext, *, settings: HintsSettings) -> Draft | None:
         if writer in KNOWS:
             text = writer(context)
         else:
-            with users_code(name, writer, setting=f"hints.writers.{context.site.kind}", on=f"session {context.session.id}"):
+            with without_keys(), users_code(name, writer, setting=f"hints.writers.{context.site.kind}", on=f"session {context.session.id}"):
                 text = writer(context)
         if text is None:
             continue
@@ -174,7 +176,7 @@ def _refusal(
         return refuse("too_long", f"{num_words} words, hints.max_words is {max_words}")
     leak = find_leak(draft.text, session=context.session, site_turn=site.turn, occurrences=occurrences, free=free)
     if leak is not None:  # a listing shows names and its folder apart: the whole path is known from it all the same
-        listed = free | grams(seen_paths(context))
+        listed = free | grams((*seen_paths(context), *known_paths_near(context)))
         leak = find_leak(draft.text, session=context.session, site_turn=site.turn, occurrences=occurrences, free=listed)
     leak = leak or find_copied_call(draft.text, session=context.session, site_turn=site.turn, arguments=arguments)
     return refuse(leak.reason, f"{leak.words} (turn {leak.turn})") if leak else None
@@ -209,4 +211,5 @@ def _hint(draft: Draft) -> Hint:
         knows=draft.knows,
         num_words=len(draft.text.split()),
         overlap=round(sum(w in said for w in words) / len(words), 4),
+        refers_to=refers_to(draft.context, knows=draft.knows, names=listed_names(draft.text, fixed=" ".join(_fixed_words()))),
     )

@@ -12,16 +12,26 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from composer_replication.core.trace import ToolSpec
+from composer_replication.core.trace import ToolCall, ToolSpec
 from composer_replication.data.hints.context import SiteContext, Writer
 from composer_replication.data.hints.rules import rule_for_kind, rule_for_tool
-from composer_replication.data.hints.seen import alike, commands_that_worked, known_paths_near, refs_seen, wrong_path
+from composer_replication.data.hints.seen import PATH_KEYS, alike, commands_that_worked, known_paths_near, refs_seen, wrong_path
 from composer_replication.data.sites.judge import is_error, judge
-from composer_replication.data.sites.repeats import canonical
-from composer_replication.data.sites.shell import parse, shell_command
+from composer_replication.data.sites.repeats import canonical, only_reads
+from composer_replication.data.sites.shell import SHELL_KEYWORDS, parse, shell_command
+from composer_replication.data.sites.shell_rules import PATH_EXPLORED
 
 MAX_COMMANDS = 12
 MAX_FIELDS = 24
+MIN_LINE = 6
+"""A shorter line of an edit (a brace, `return`) stands anywhere and says nothing about the region."""
+READERS = frozenset(("Read", "read", "read_file", "view"))
+# Lines after which a file that they do not name may read otherwise: formatters, and git where it changes the files.
+_REWRITES = re.compile(
+    r"fmt|format|fix\b|prettier|\bblack\b|\bpatch\b"
+    r"|\bgit (?:-C \S+ )?(?:checkout|switch|pull|merge|rebase|stash|reset|restore|apply|cherry-pick|revert)"
+)
+_NUMBERED = re.compile(r"^\s*\d+(?:→|\t)")
 
 TEMPLATES: dict[str, str] = {
     "available_tools": "Reminder: available tools: {tools}.",
@@ -30,20 +40,21 @@ TEMPLATES: dict[str, str] = {
     "tool_used_before": "Reminder: calls of {tool} that worked in this session used the arguments {fields}.",
     "known_paths": "Paths seen so far that exist: {paths}. Use one of these, or list the folder first.",
     "make_folder": "A file can only be written into a folder that exists: create the folder of {name} first.",
-    "reread": (
-        "Before editing {name}, read the region you are about to change again and copy the old text from it exactly, blanks included."
-    ),
+    "reread": ("Before editing {name}, read the region you are about to change and copy the old text from it exactly, blanks included."),
+    "copy_exactly": "The text to replace in {name} was read above: copy it from that result exactly, blanks included.",
     "read_first": "{name} has to be read with the file-reading tool before it can be edited or overwritten.",
     "edit_multi_match": (
         "The text you are about to replace stands in {name} more than once: include the lines around it, or replace all on purpose."
     ),
     "edit_no_change": "The new text must differ from the old text; check whether the change to {name} is already there.",
     "too_large": "{name} is too large to read at once: read a part of it by line range, or search in it.",
+    "too_large_part": "Read fewer lines of {name} at a time, or search in it.",
     "is_directory": "{name} is a directory: list its files instead of reading it as one.",
     "repeated_call": (
         "This call was already made {ago} messages above with the same arguments and nothing has changed since: its result is in view."
     ),
     "shell_syntax_quote": "Quote every argument that holds brackets, stars or question marks, so that the shell does not expand it.",
+    "shell_syntax_equals": "Quote a word that begins with an equals sign: zsh takes it for the name of a program.",
     "shell_syntax_substitution": (
         "Keep the command line simple: run assignments, substitutions and pipes as separate commands, and quote every special character."
     ),
@@ -53,9 +64,13 @@ TEMPLATES: dict[str, str] = {
     "shell_syntax_program": (
         "Put the expression in single quotes, without backslashes before characters that need none, and check its syntax."
     ),
-    "shell_unknown_command": "The command {name} is not installed here. Commands that worked so far: {commands}.",
-    "shell_bad_option": "{name} is not an option or subcommand of this program: check its help before using it.",
+    "shell_unknown_command": "Commands that worked so far: {commands}. Check that any other is installed before using it.",
+    "shell_keyword": "A keyword of the shell comes first on the line, and assignments behind it.",
+    "shell_bad_option": "Check this program's help before the call: use only options and subcommands that it lists.",
     "shell_usage": "Check this program's usage before the call: it does not take these arguments.",
+    "shell_task": "List the tasks or scripts that the project defines before running one.",
+    "shell_query": "Check the schema of the interface before the query: use only fields and arguments that it has.",
+    "list_ref": "List the files of a branch or commit with `git ls-tree` before showing one of them.",
     "known_refs": "Branches seen so far: {refs}.",
     "rules": "{rule}",
 }
@@ -137,8 +152,34 @@ def _name(context: SiteContext) -> str:
 
 
 def reread(context: SiteContext) -> str | None:
-    """Read the region again before editing: the text to replace was not copied from the file as it is."""
+    """Read the region again before editing; where it stands above and nothing changed it since, copy from there."""
+    if context.site.kind == "edit_no_match" and _region_in_view(context):
+        return _fill("copy_exactly", name=_name(context))
     return _fill("reread", name=_name(context))
+
+
+def _region_in_view(context: SiteContext) -> bool:
+    """Whether the last thing that happened to the file in view is a Read that shows a line of the text to replace."""
+    old = next(
+        (v for k in ("old_string", "old_str", "old_text") if context.call and isinstance(v := context.call.arguments.get(k), str)), ""
+    )
+    wanted = {line.strip() for line in old.splitlines() if len(line.strip()) >= MIN_LINE}
+    name, shown = posixpath.basename(wrong_path(context)), False
+    for call, result in context.answered():
+        if posixpath.basename(_file_of(call)) == name:
+            if call.name in READERS:
+                lines = {_NUMBERED.sub("", line).strip() for line in result.text.splitlines()}
+                shown = bool(wanted & lines) or (shown and not is_error(call, result))
+            elif not is_error(call, result) and not only_reads(call):
+                shown = False
+        elif (command := shell_command(call.name, call.arguments)) is not None and not only_reads(call):
+            shown = shown and name not in command and not _REWRITES.search(command)
+    return shown
+
+
+def _file_of(call: ToolCall) -> str:
+    value = next((call.arguments[k] for k in PATH_KEYS if k in call.arguments), "")
+    return value if isinstance(value, str) else ""
 
 
 def read_first(context: SiteContext) -> str | None:
@@ -157,8 +198,9 @@ def edit_no_change(context: SiteContext) -> str | None:
 
 
 def too_large(context: SiteContext) -> str | None:
-    """Read a part."""
-    return _fill("too_large", name=_name(context))
+    """Read a part, or a smaller one."""
+    part = context.call is not None and bool({"limit", "offset", "pages"} & context.call.arguments.keys())
+    return _fill("too_large_part", name=_name(context)) if part else _fill("too_large", name=_name(context))
 
 
 def is_directory(context: SiteContext) -> str | None:
@@ -184,6 +226,10 @@ def shell_syntax(context: SiteContext) -> str | None:
     detail = judge(context.call, context.evidence).detail
     if "no matches found" in detail:
         return _fill("shell_syntax_quote")
+    if re.search(r": =\S* not found$", detail):
+        return _fill("shell_syntax_equals")
+    if (near := re.search(r"parse error near [`'](\w+)'", detail)) and near.group(1) in SHELL_KEYWORDS:
+        return _fill("shell_keyword")
     if re.match(r"(?:Syntax|Indentation|Tab)Error", detail):
         return _fill("shell_syntax_inline")
     if re.match(r"(?:jq|g?awk|sed|[ef]?grep|rg|fd): ?|failed to parse jq", detail):
@@ -192,20 +238,31 @@ def shell_syntax(context: SiteContext) -> str | None:
 
 
 def shell_unknown_command(context: SiteContext) -> str | None:
-    """The command is not there; which commands are, as far as the session has shown."""
+    """Which commands are there, as far as the session has shown; the missing one is not named, for a name makes it likelier."""
+    if context.subject in SHELL_KEYWORDS:
+        return _fill("shell_keyword")
     worked = [c for c in commands_that_worked(context) if c != context.subject][:MAX_COMMANDS]
-    if not worked or not context.subject:
-        return None
-    return _fill("shell_unknown_command", name=f"`{context.subject}`", commands=", ".join(worked))
+    return _fill("shell_unknown_command", commands=", ".join(worked)) if worked and context.subject else None
 
 
 def shell_bad_option(context: SiteContext) -> str | None:
-    """The option or subcommand does not exist."""
-    return _fill("shell_bad_option", name=f"`{context.subject}`") if context.subject else _fill("shell_usage")
+    """Look into the help; the option that does not exist is not named, for a name makes it likelier."""
+    said = context.evidence.text if context.evidence else ""
+    if re.search(r"\bgh: Field '", said):
+        return _fill("shell_query")
+    if re.search(
+        r"[Mm]issing script|Script not found|No rule to make target|no tasks? .* found|^error Command|\(Mix\) The task", said, re.MULTILINE
+    ):
+        return _fill("shell_task")
+    if re.search(r"^accepts .*arg\(s\)", said, re.MULTILINE):
+        return _fill("shell_usage")
+    return _fill("shell_bad_option")
 
 
 def known_refs(context: SiteContext) -> str | None:
-    """Branches that git has named so far, nearest first; paths where the unknown thing looks like one."""
+    """Branches that git has named so far, nearest first; paths where the unknown thing looks like one; a listing for a file of a branch."""
+    if context.evidence and re.search(r"path '[^'\n]+' (?:does not exist in|exists on disk, but not in)", context.evidence.text):
+        return _fill("list_ref")
     names = [r for r in refs_seen(context) if r != context.subject]
     near = alike(context.subject, names) or names[:3]
     if not near or "." in posixpath.basename(context.subject):
@@ -235,6 +292,7 @@ WRITERS: dict[str, Writer] = {
     "structured_output_invalid": tool_schema,
     "file_missing": known_paths,
     "shell_missing_path": shell_missing_path,
+    PATH_EXPLORED: shell_missing_path,
     "is_directory": is_directory,
     "edit_no_match": reread,
     "edit_stale": reread,
@@ -285,6 +343,8 @@ def knows(writer: Writer, context: SiteContext, *, text: str) -> tuple[str, ...]
         return ("kind", "tools:reconstructed")
     if writer is tool_schema and _is_from(text, "tool_used_before"):
         return ("kind", "call", "calls_seen")
+    if writer is known_refs and _is_from(text, "list_ref"):
+        return ("kind", "error_text")
     if writer is shell_missing_path and _is_from(text, "make_folder"):
         return ("kind", "error_text", "call")
     if writer is rules:

@@ -43,6 +43,10 @@ ATTACHMENT_TYPES = frozenset(
         "environment",
         "model",
         "diagnostics",
+        "session_context",
+        "date",
+        "remote_session_change",
+        "deferred_tools_record",
     }
 )
 # Shown to the model although the log of 2.1.202-2.1.237 keeps only the payload and not the words around it.

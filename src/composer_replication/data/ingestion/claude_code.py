@@ -21,9 +21,11 @@ from composer_replication.core.trace import HUMAN, Event, Parent, Session, Sourc
 from composer_replication.data.ingestion.conversation import Conversation, Finished
 from composer_replication.data.ingestion.counts import FileReport, RawCounts, Status, session_counts
 from composer_replication.data.ingestion.find import LogFile
+from composer_replication.data.ingestion.lines import LineReader
 from composer_replication.data.ingestion.reader import SUBAGENT_TOOLS, FileReader, KnownIds, Stream
 from composer_replication.data.ingestion.redaction import redact_counts, redact_session
 from composer_replication.data.ingestion.repository import enclosing_roots, repository_of
+from composer_replication.data.ingestion.requests import lay_out, read_requests
 from composer_replication.data.ingestion.tools import tools_from_calls
 
 FORMAT = "claude_code"
@@ -147,6 +149,8 @@ def _report(name: str, log: LogFile, reader: FileReader, made: list[_Made], kept
         num_subagents=sum(m.session.parent is not None for m in kept),
         num_copied_turns=sum(m.session.copied for m in kept),
         num_filtered=len(made) - len(kept),
+        num_requests=sum(m.session.requests for m in kept),
+        num_verified=sum(m.session.requests_verified for m in kept),
         redactions=redactions,
     )
 
@@ -176,6 +180,8 @@ def sessions_of(reader: FileReader, links: Links, file: str) -> list[_Made]:
     """The sessions of a file: the main one, then its subagents, each linked to the call that started it."""
     made: list[_Made] = []
     main, main_name = reader.main, ""
+    if reader.has_requests:
+        _as_sent(reader)
     raw_name = _most_common(reader.raw.session_ids)
     finished = main.conversation.finish()
     calls_by_prompt = _calls_by_prompt(main.conversation)
@@ -200,6 +206,14 @@ def sessions_of(reader: FileReader, links: Links, file: str) -> list[_Made]:
     return made
 
 
+def _as_sent(reader: FileReader) -> None:
+    """The conversations of a file in the order of their requests, with the tools of these, as far as the log holds them."""
+    requests = read_requests(LineReader(reader.log.path, reader.lines.max_line_bytes, hashed=False), last=reader.num_lines)
+    for key, stream in (("", reader.main), *reader.sides.items()):
+        stream.sent = lay_out(stream.conversation, requests, key)
+        stream.tools = stream.sent.tools or stream.tools
+
+
 def _made(stream: Stream, finished: Finished, reader: FileReader, name: str, parent: Parent | None, file: str, repository: str) -> _Made:
     tools = stream.tools
     origin: Literal["log", "reconstructed", "none"] = "log"
@@ -220,6 +234,8 @@ def _made(stream: Stream, finished: Finished, reader: FileReader, name: str, par
         repository=repository,
         started=stream.started,
         ended=stream.ended,
+        requests=stream.sent.requests,
+        requests_verified=stream.sent.verified,
     )
     return _Made(session, stream.from_progress, finished.copied_inside)
 

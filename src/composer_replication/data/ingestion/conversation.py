@@ -11,10 +11,11 @@ and the next message hangs on one of them; attachments hang beside each other. T
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from composer_replication.core.errors import SessionError
-from composer_replication.core.trace import Block, Event, Role, Segment, ToolCall, ToolResult, Turn
+from composer_replication.core.trace import Block, Event, Role, Segment, ToolCall, ToolResult, ToolSpec, Turn
 from composer_replication.data.ingestion.records import Usage
 from composer_replication.data.ingestion.tools import says_refused
 
@@ -62,6 +63,15 @@ class Stretch:
         self.pinned = pinned  # the summary: stays when the human goes back to a preserved message
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A conversation in the order of its requests: how many were answered, how many of them stand in it as sent, and their tools."""
+
+    requests: int = 0
+    verified: int = 0
+    tools: tuple[ToolSpec, ...] = ()
+
+
 class Finished(NamedTuple):
     """The parts of a Session that a conversation gives."""
 
@@ -85,7 +95,7 @@ class Conversation:
         self.by_message: dict[str, Draft] = {}
         self.callers: dict[str, Draft] = {}
         self.calls: list[ToolCall] = []
-        self.answered: set[str] = set()
+        self.answered: dict[str, Draft] = {}
         self.refused: set[str] = set()  # calls of a tool that is none, or with arguments it does not take
         self.current = Stretch([])
         self.stretches = [self.current]
@@ -97,6 +107,7 @@ class Conversation:
         self._preserved: list[str] | None = None  # set between a compaction and the next turn
         self._tail: str | None = None  # the last preserved message, until the summary is met
         self._is_fresh = False  # a compaction was met, its summary not yet
+        self._is_laid_out = False  # the stretches are in the order of the requests
 
     # ---- records -----------------------------------------------------------------------------------------------
 
@@ -126,10 +137,9 @@ class Conversation:
             if uuid is not None:
                 self.at.setdefault(uuid, self._follow(parent))
             return
-        self.answered.add(block.call_id)
         if block.is_error and says_refused(block.text):
             self.refused.add(block.call_id)
-        draft = Draft("tool", author, [block], known=known)
+        draft = self.answered[block.call_id] = Draft("tool", author, [block], known=known)
         caller = self.callers.get(block.call_id)
         if caller is not None:
             draft.anchor = caller
@@ -293,6 +303,20 @@ class Conversation:
         results = [d for d in tail if d.role == "tool" and d.group is parent.group]
         self._open([*before, *results], pinned=pinned)
 
+    def lay_out(self, stretches: list[Stretch]) -> None:
+        """Take over stretches that hold every turn in the order in which it was sent; events stay behind what they followed."""
+        placed = {id(d) for stretch in stretches for d in stretch.drafts}
+        behind: dict[int, Draft | None] = {}
+        last: Draft | None = None
+        for draft in (d for stretch in self.stretches for d in stretch.drafts):
+            last = draft if id(draft) in placed else last
+            behind[id(draft)] = last
+        self._events = [
+            (kind, after if after is None else behind.get(id(after), after), call, text) for kind, after, call, text in self._events
+        ]
+        self.stretches, self._is_laid_out = stretches, True
+        self.has_known = any(d.known for stretch in stretches for d in stretch.drafts)
+
     # ---- result ------------------------------------------------------------------------------------------------
 
     def finish(self) -> Finished:
@@ -306,11 +330,13 @@ class Conversation:
             if not stretch.drafts:
                 continue
             start = len(order)
-            order += _results_first(stretch.drafts)
+            order += stretch.drafts if self._is_laid_out else _results_first(stretch.drafts)
             for index in range(start, len(order)):
                 order[index].index = index
             cleared = tuple(c for c in stretch.cleared if c in self.answered)
-            segments.append(Segment(start=start, end=len(order), context=_ranges(stretch.base), cleared=cleared))
+            segments.append(
+                Segment(start=start, end=len(order), context=_ranges(stretch.base, as_they_are=self._is_laid_out), cleared=cleared)
+            )
         turns = tuple([d.turn() for d in order])
         events = tuple(
             Event(kind=kind, turn=0 if after is None else after.index + 1, call_id=call_id, text=text)
@@ -345,9 +371,9 @@ def _results_first(drafts: list[Draft]) -> Iterable[Draft]:
     return [*order, *others] if others else order
 
 
-def _ranges(drafts: list[Draft]) -> tuple[tuple[int, int], ...]:
+def _ranges(drafts: list[Draft], *, as_they_are: bool = False) -> tuple[tuple[int, int], ...]:
     ranges: list[tuple[int, int]] = []
-    for index in sorted({d.index for d in drafts}):
+    for index in [d.index for d in drafts] if as_they_are else sorted({d.index for d in drafts}):
         if ranges and ranges[-1][1] == index:
             ranges[-1] = (ranges[-1][0], index + 1)
         else:

@@ -145,6 +145,8 @@ class FileReport:
     num_subagents: int = 0
     num_copied_turns: int = 0
     num_filtered: int = 0
+    num_requests: int = 0
+    num_verified: int = 0
     redactions: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -172,6 +174,8 @@ class FileReport:
             "copied_turns": self.num_copied_turns,
             "copied_inside": raw.copied_inside,
             "filtered_sessions": self.num_filtered,
+            "requests": self.num_requests,
+            "requests_verified": self.num_verified,
             "duplicates": raw.duplicates,
             "dangling_parents": raw.dangling_parents,
             "unknown_types": dict(raw.unknown_types),

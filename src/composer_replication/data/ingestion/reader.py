@@ -24,7 +24,7 @@ from composer_replication.core.trace import (
 )
 from composer_replication.data.ingestion.attachments import ATTACHMENT_TYPES, read_attachment
 from composer_replication.data.ingestion.authorship import authorship
-from composer_replication.data.ingestion.conversation import Conversation
+from composer_replication.data.ingestion.conversation import Conversation, Sent
 from composer_replication.data.ingestion.counts import RawCounts
 from composer_replication.data.ingestion.find import LogFile
 from composer_replication.data.ingestion.lines import LineReader
@@ -63,6 +63,7 @@ class Stream:
     ended: str = ""
     tools: tuple[ToolSpec, ...] = ()
     system: str = ""
+    sent: Sent = field(default_factory=Sent)
     synthetic: set[str] = field(default_factory=set)
 
 
@@ -115,6 +116,7 @@ class FileReader:
         self.agent_calls: dict[str, str] = {}  # agent id -> call id, from the results of subagent calls
         self.repository = ""
         self.is_claude_code = False
+        self.has_requests = False
         self.num_known = 0
         self.fresh: list[int] = []
         self._known = known
@@ -124,6 +126,11 @@ class FileReader:
         self._task_calls: set[str] = set()
         self._queue: list[str] = []
         self._number = 0
+
+    @property
+    def num_lines(self) -> int:
+        """The number of the last line that was read."""
+        return self._number
 
     def read(self) -> None:
         """Read the whole file; raises OSError if it cannot be opened or read, SessionError if it is refused."""
@@ -299,7 +306,7 @@ class FileReader:
                     continue
                 call_id = raw.tool_use_id
                 known = call_id not in conversation.answered and self._is_known(call_id)
-                conversation.result(uuid, parent, _tool_result(raw, call_id), ENVIRONMENT, known)
+                conversation.result(uuid, parent, tool_result(raw, call_id), ENVIRONMENT, known)
                 if call_id in self._task_calls:
                     self._learn_agent(record, call_id)
                 parent = uuid or parent
@@ -368,6 +375,8 @@ class FileReader:
             self._attachment(record, rare(line))
         elif kind == "system":
             self._system(record, line)
+        elif kind == "api-request":
+            self.has_requests = True
         elif kind == "queue-operation":
             self._queued(rare(line))
         elif kind == "pr-link":
@@ -480,7 +489,7 @@ def _plain_text(content: str | list[RawBlock] | None) -> str:
     return "\n".join(b.text for b in content or () if b.text)
 
 
-def _tool_result(raw: RawBlock, call_id: str) -> ToolResult:
+def tool_result(raw: RawBlock, call_id: str) -> ToolResult:
     """A result as it was shown; a reference to a tool is written as such, a picture as its media type."""
     content = raw.content
     if content is None or isinstance(content, str):

@@ -34,6 +34,11 @@ RECORD_TYPES = frozenset(
         "bridge-session",
         "atis-latch",
         "tag",
+        "tools-used",
+        "cost-state",
+        "api-request",
+        "api-request-shape",
+        "api-request-blob",
     }
 )
 BLOCK_TYPES = frozenset(("text", "thinking", "tool_use", "tool_result"))

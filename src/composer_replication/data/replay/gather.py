@@ -231,6 +231,8 @@ def answer_of(teacher: Teacher, request: Request, bought: Bought) -> Answer:
         family=family_that_answered(teacher, reply),
         turn=reply.turn,
         usd=bought.usd,
+        usd_by=bought.whose,
+        told_usd=usage.usd,
         problem=reply.problem,
         confidence=reply.confidence,
         provider=reply.provider,

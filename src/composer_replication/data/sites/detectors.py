@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from composer_replication.core.site import Category, Site
 from composer_replication.core.trace import CallRef, Session, ToolResult
+from composer_replication.data.sites.hindsight import with_hindsight
 from composer_replication.data.sites.judge import is_error, judge
 from composer_replication.data.sites.repeats import canonical, find_repeats
 from composer_replication.data.sites.shell import parse, shell_command
@@ -54,7 +55,7 @@ def tool_error(session: Session) -> Iterator[Site]:
     """Calls whose result is an error, with the verdict on whose fault it is; failed checks are left to `failed_check`."""
     for ref, result, turn in answered_calls(session):
         if is_error(ref.call, result):
-            verdict = judge(ref.call, result)
+            verdict = with_hindsight(session, ref, judge(ref.call, result))
             if verdict.category not in APART:
                 yield make_site(session, ref, verdict, detector="tool_error", evidence=turn)
 
@@ -68,7 +69,7 @@ def failed_check(session: Session) -> Iterator[Site]:
     for ref, result, turn in answered_calls(session):
         verdict: Verdict | None = None
         if is_error(ref.call, result):
-            verdict = judge(ref.call, result)
+            verdict = with_hindsight(session, ref, judge(ref.call, result))
         else:
             command = shell_command(ref.call.name, ref.call.arguments)
             verdict = failing_lines(parse(command), result.text) if command else None
@@ -97,7 +98,7 @@ def hidden_error(session: Session) -> Iterator[Site]:
             continue
         verdict = malformed(parse(command), split_exit_code(result.text)[1], hidden=True)
         if verdict is not None:
-            yield make_site(session, ref, verdict, detector="hidden_error", evidence=turn)
+            yield make_site(session, ref, with_hindsight(session, ref, verdict), detector="hidden_error", evidence=turn)
 
 
 def repeated_call(session: Session) -> Iterator[Site]:

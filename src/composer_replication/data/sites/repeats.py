@@ -19,9 +19,10 @@ from composer_replication.data.sites.shell_rules import word_set
 
 # Tools that change nothing, and whose answer for the same arguments changes only if something else changed the files.
 READ_ONLY_TOOLS = word_set("Read Grep Glob LS NotebookRead read read_file grep glob find ls list_dir list_files search_files view cat")
-READ_ONLY_PROGRAMS = word_set(
-    "cat head tail ls grep egrep fgrep rg find fd wc pwd tree stat file sed awk sort uniq cut nl jq diff which echo"
-)
+READ_ONLY_PROGRAMS = word_set("""
+    cat head tail ls grep egrep fgrep rg find fd wc pwd tree stat file sed awk
+    sort uniq cut nl jq diff which echo od xxd hexdump tac column
+""")
 READ_ONLY_GIT = word_set("status log diff show branch ls-files blame rev-parse remote describe grep")
 UNCHANGED = ("File unchanged since last read", "Wasted call")
 """How newer agents answer a second, equal Read: they say so instead of sending the file again."""
@@ -56,7 +57,7 @@ class _Repeats:
         self.barriers: list[bool] = []
         self.last_barrier: list[int] = []
         for index, turn in enumerate(session.turns):
-            reading = [call for call in turn.calls if _only_reads(call)]
+            reading = [call for call in turn.calls if only_reads(call)]
             self.keys.append([((call.name, canonical(call)), call) for call in reading])
             self.barriers.append(turn.role in ("user", "system") or len(reading) < len(turn.calls))
             self.last_barrier.append(index if self.barriers[-1] else self.last_barrier[-1] if index else -1)
@@ -131,7 +132,8 @@ def same_call(one: ToolCall, other: ToolCall) -> bool:
     return one.name == other.name and canonical(one) == canonical(other)
 
 
-def _only_reads(call: ToolCall) -> bool:
+def only_reads(call: ToolCall) -> bool:
+    """Whether a call can change nothing: a reading tool, or a shell line of reading programs."""
     if call.name in READ_ONLY_TOOLS:
         return True
     command = shell_command(call.name, call.arguments)

@@ -17,17 +17,30 @@ from itertools import islice
 from typing import Any
 
 from composer_replication.data.sites.shell_rules import word_set
+from composer_replication.data.sites.words import MAX_DEPTH, OpenQuoteError, Operator, Word, split
 
 SHELL_TOOLS = word_set("""
     Bash bash shell sh exec exec_command local_shell run_shell_command execute_bash terminal run_terminal_cmd run_command execute_command
 """)
-_SHELLS = frozenset(("sh", "bash", "zsh", "dash", "ksh"))
-_OPERATORS = re.compile(r"^[();<>|&\n]+$")
-_REDIRECT = re.compile(r"^(?:>>?|<|>&|<&|&>>?|>\||<>|<<<)$")
+SHELLS = frozenset(("sh", "bash", "zsh", "dash", "ksh"))
 _ASSIGNMENT = re.compile(r"^[A-Za-z_]\w*=")
 _HEREDOC = re.compile(r"<<-?[ \t]*(['\"]?)([A-Za-z_]\w*)\1(.*?)\n(.*?)(?:\n[ \t]*\2[ \t]*(?=\n|$|\))|\Z)", re.DOTALL)
+SHELL_KEYWORDS = word_set("time then do else if while until ! { } for case function select [[")
 # Words that stand before the program that really runs: `sudo timeout 10 uv run pytest` runs pytest.
-_PREFIX_WORDS = word_set("sudo time timeout env nohup exec command builtin then do else if while until ! { } nice xargs npx uvx bunx eval")
+_PREFIX_WORDS = word_set(
+    "sudo time timeout env nohup exec command builtin then do else if while until ! { } nice xargs npx uvx bunx eval stdbuf doas setsid"
+)
+# Their options that take the next word: `sudo -u me rm x` runs rm.
+_OPTIONS_WITH_VALUE = {
+    "sudo": ("-u", "-g", "-h", "-p", "-C", "-T", "-r", "-t", "-D"),
+    "timeout": ("-k", "-s"),
+    "env": ("-u", "-C"),
+    "nice": ("-n",),
+    "time": ("-f", "-o"),
+    "xargs": ("-I", "-n", "-P", "-L", "-d", "-E", "-s", "-a", "-J", "-R"),
+    "exec": ("-a",),
+    "stdbuf": ("-i", "-o", "-e"),
+}
 _TWO_WORD_PREFIXES = frozenset(
     (
         ("uv", "run"),
@@ -47,11 +60,21 @@ SYSTEM_FOLDERS = ("/bin/", "/usr/", "/sbin/", "/opt/")
 
 @dataclass(frozen=True, slots=True)
 class Simple:
-    """One program with its words; redirections are left out. Example: Simple("grep", ("-n", "foo", "a.py"), ("out.txt",))."""
+    """One program with its words; redirections are left out. Example: Simple("grep", ("-n", "foo", "a.py"), ("out.txt",)).
+
+    `open` are the words that the shell would still change (`$X`, `*.go`), `globs` those of them that are only patterns; `wrappers` what
+    stands in front (sudo, xargs); `depth` > 0: in a subshell; `before` the operator in front of it.
+    """
 
     program: str
     words: tuple[str, ...]
     redirects: tuple[str, ...] = ()
+    open: frozenset[str] = frozenset()
+    globs: frozenset[str] = frozenset()
+    wrappers: tuple[str, ...] = ()
+    depth: int = 0
+    before: str = ";"
+    writes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -107,7 +130,7 @@ def shell_command(tool: str, arguments: Mapping[str, Any]) -> str | None:
     return value if isinstance(value, str) else None
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def parse(command: str) -> Command:
     """Split a command line into its simple commands; here-documents are set aside, `NAME=value` is filled in.
 
@@ -115,56 +138,102 @@ def parse(command: str) -> Command:
     ['cd', 'go', 'head']
     """
     text = _fill_in(command)
-    bare = _HEREDOC.sub(lambda m: m.group(3), text)
-    lexer = shlex.shlex(bare, posix=True, punctuation_chars="();<>|&\n")
-    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
+    reader = _Reader()
+    reader.read(_HEREDOC.sub(lambda m: m.group(3), text), depth=0)
+    return Command(text, tuple(reader.simple), tuple(reader.operators))
+
+
+def _tokens(text: str) -> list[Word | Operator]:
     try:
-        tokens = list(lexer)
-    except ValueError:  # an open quote: the words are still worth having
-        tokens = re.split(r"[ \t\r]+|(?<=[;|&\n])|(?=[;|&\n])", bare)
-    simple: list[Simple] = []
-    operators: list[str] = []
-    words: list[str] = []
-    redirects: list[str] = []
-    expect_target = False
-    for token in [t for t in tokens if t] + [";"]:
-        if _REDIRECT.match(token):
-            expect_target = True
-            if words and words[-1].isdigit():
-                words.pop()
-        elif _OPERATORS.match(token):
-            operators.append(token)
-            _close(words, redirects, simple)
-            words, redirects = [], []
-        elif expect_target:
-            redirects.append(token)
-            expect_target = False
-        else:
-            words.append(token)
-    return Command(text, tuple(simple), tuple(operators[:-1]))
+        return split(text)
+    except OpenQuoteError:  # the words are still worth having, and none of them is certain
+        parts = re.split(r"[ \t\r]+|(?<=[;|&\n])|(?=[;|&\n])", text)
+        return [Operator(part) if re.fullmatch(r"[;|&\n]", part) else Word(part, expands=True) for part in parts if part]
 
 
-def _close(words: list[str], redirects: list[str], simple: list[Simple]) -> None:
-    i, prefix = 0, ""
+class _Reader:
+    """Puts words together to simple commands; what a substitution runs stands before the command that it is part of."""
+
+    def __init__(self) -> None:
+        self.simple, self.operators = list[Simple](), list[str]()
+
+    def read(self, text: str, *, depth: int) -> None:
+        words: list[Word] = []
+        redirects: list[tuple[str, Word]] = []
+        wanting, before, inner = "", ";", depth
+        for token in (*_tokens(text), Operator(";")):
+            if isinstance(token, Word):
+                if depth < MAX_DEPTH:
+                    for command in token.commands:
+                        self.operators.append("(")
+                        self.read(command, depth=depth + 1)
+                if wanting:
+                    redirects.append((wanting, token))
+                    wanting = ""
+                else:
+                    words.append(token)
+            elif token.redirects:
+                wanting = token.text
+            else:
+                self._close(words, redirects, depth=inner, before=before)
+                words, redirects, wanting = [], [], ""
+                inner = max(depth, inner + {"(": 1, ")": -1}.get(token.text, 0))
+                before = token.text
+                self.operators.append(token.text)
+        self.operators.pop()
+
+    def _close(self, words: list[Word], redirects: list[tuple[str, Word]], *, depth: int, before: str) -> None:
+        first, wrappers = _program_at([w.text for w in words])
+        if first is None:
+            return
+        rest = words[first:]
+        plain = [w for w in (*rest, *(w for _, w in redirects)) if w.expands or w.glob]
+        self.simple.append(
+            Simple(
+                rest[0].text,
+                tuple(w.text for w in rest[1:]),
+                tuple(w.text for _, w in redirects),
+                open=frozenset(w.text for w in plain),
+                globs=frozenset(w.text for w in plain if not w.expands),
+                wrappers=wrappers,
+                depth=depth,
+                before=before,
+                writes=tuple(w.text for op, w in redirects if ">" in op and op != ">&"),
+            )
+        )
+
+
+def _program_at(words: list[str]) -> tuple[int | None, tuple[str, ...]]:
+    """Where the program stands behind assignments and wrappers, and the wrappers; None where nothing is run.
+
+    >>> _program_at(["FOO=1", "sudo", "-u", "me", "timeout", "5", "rm", "-r", "x"])
+    (6, ('sudo', 'timeout'))
+    """
+    i, wrappers = 0, list[str]()
     while i < len(words):
-        word = words[i]
+        word, prefix = words[i], wrappers[-1] if wrappers else ""
         if tuple(words[i : i + 2]) in _TWO_WORD_PREFIXES:
-            i, prefix = i + 2, word
+            i += 2
+            wrappers.append(word)
         elif word in _PREFIX_WORDS:
-            i, prefix = i + 1, word
-        elif _ASSIGNMENT.match(word) or (prefix and word.startswith("-")) or (prefix == "timeout" and re.fullmatch(r"[\d.]+[smhd]?", word)):
+            i += 1
+            wrappers.append(word)
+        elif prefix and word.startswith("-"):
+            i += 2 if word in _OPTIONS_WITH_VALUE.get(prefix, ()) else 1
+        elif _ASSIGNMENT.match(word) or (prefix == "timeout" and re.fullmatch(r"[\d.]+[smhd]?", word)):
             i += 1
         else:
-            simple.append(Simple(word, tuple(words[i + 1 :]), tuple(redirects)))
-            return
-    if any(not _ASSIGNMENT.match(w) for w in words):  # a prefix word that runs nothing: `time`
-        simple.append(Simple(words[0], tuple(words[1:]), tuple(redirects)))
+            return i, tuple(wrappers)
+    at = next((i for i, w in enumerate(words) if not _ASSIGNMENT.match(w)), None)  # a prefix word that runs nothing: `time`
+    return at, ()
 
 
 def _fill_in(command: str) -> str:
     found = re.finditer(r"(?:^|[;&\n(]|\bexport\b)\s*([A-Za-z_]\w*)=([^\s;&|()$`]+)", command)
-    values = {m.group(1): m.group(2).strip("'\"") for m in islice(found, MAX_ASSIGNMENTS)}
-    for name, value in values.items():
+    values: dict[str, set[str]] = {}
+    for m in islice(found, MAX_ASSIGNMENTS):
+        values.setdefault(m.group(1), set()).add(m.group(2).strip("'\""))
+    for name, value in ((name, given.pop()) for name, given in values.items() if len(given) == 1):  # else: which one holds is not known
         command = re.sub(rf"\$(?:\{{{name}\}}|{name}\b)", lambda _m, v=value: v, command)
     return command
 
@@ -175,6 +244,6 @@ def _glob_match(thing: str, word: str) -> bool:
 
 def is_own_program(simple: Simple) -> bool:
     """Whether a program is the project's own (run by path, or through a task runner), so that its usage errors are what is tested."""
-    if simple.name in _SHELLS:
+    if simple.name in SHELLS:
         return "-c" not in simple.words
     return "/" in simple.program and not simple.program.startswith(SYSTEM_FOLDERS)

@@ -17,11 +17,14 @@ from composer_replication.data.sites.shell import Command, Simple, is_own_progra
 from composer_replication.data.sites.shell_rules import (
     CHECK_COMMANDS,
     CHECK_KINDS,
+    CONFLICT,
     FAILURE_LINES,
     INLINE_CODE,
     LOOKERS,
     NETWORK,
+    NO_FAILURES,
     ONLINE,
+    PATH_EXPLORED,
     REMOVERS,
     RUNNERS,
     SEARCHERS,
@@ -34,10 +37,12 @@ from composer_replication.data.sites.verdict import Verdict, quote
 
 READ_CHARS = 6000
 """How much of each end of an output is read: the messages of a shell stand first or last."""
-# The line itself asks how a command ended: `if`, `[ -f x ]`, `echo $?`.
-_ASKS = re.compile(r"(?:^|[\s;&(])(?:if|while|until|test|\[\[?) |\bset \+e\b|command -v|\bwhich\b|\$\?")
+_ASKERS, _ASKING_WORDS = frozenset(("test", "[", "[[", "which")), frozenset(("if", "while", "until"))
+_ASKS = re.compile(r"\bset \+e\b|\bcommand -v\b|\$\?")
 # How zsh words it for a line that the agent ran through `eval`; a bracket the model wrote bare is told apart by the line itself.
 _REQUOTED = re.compile(r"\(eval\):\d+: parse error near `[()]'")
+_VERSION = re.compile(r"\bv?\d+\.\d+")
+_OPTION = re.compile(r"(?:option|switch)(?: --|:)? ?(?:['\"`‘](?P<option>[^'\"`’\n]+)['\"`’]|(?P<bare>[^\s'\"`’]+))")
 KILLED_CODES = frozenset((130, 137, 143))
 _EXIT = re.compile(r"\AExit code:? (\d+)\n?|\n?\n?Command exited with code (\d+)\s*\Z|\AProcess exited with code (\d+)\n?")
 
@@ -88,21 +93,41 @@ def malformed(command: Command, body: str, *, hidden: bool = False) -> Verdict |
     stumbles over the bracket.
     `hidden` = the call did not fail: what looks like a probe (`a || b`, `if`, `ls`, `test`) then does not count.
     """
+    if hidden and (usage := _usage_for_version(command, body)):
+        return usage
     output = body if len(body) <= 2 * READ_CHARS else body[:READ_CHARS] + "\n" + body[-READ_CHARS:]
     for rule in SHELL_RULES:
         for match in rule.pattern.finditer(output):
             subject = _group(match, "x")
-            if not _about_the_line(rule, command, subject=subject, writer=_group(match, "prog")):
+            if not _about_the_line(rule, command, subject=subject, writer=_group(match, "prog"), option=_OPTION.search(match.group())):
                 continue
             if hidden and _is_probe(rule, command, match):
                 continue
-            if rule.kind in ("shell_missing_path", "is_directory") and _expected_missing(command, subject, body):
+            if rule.kind in ("shell_missing_path", "is_directory", PATH_EXPLORED) and _removes(command, subject):
                 return None
             detail = quote(output[output.rfind("\n", 0, match.end() - 1) + 1 :])
-            if _REQUOTED.match(detail) and "|" in command.operators and is_sound_substitution(command.text):
+            if _was_requoted(rule, command, output[match.start() :], detail):
                 return Verdict(category="environment", kind="shell_requoted", detail=detail)
+            if rule.kind == PATH_EXPLORED or (rule.kind == "shell_missing_path" and _explores(command, subject, body)):
+                return Verdict(category="failed_check", kind=PATH_EXPLORED, detail=detail, subject=subject)
             return Verdict(category="mistake", kind=rule.kind, detail=detail, subject=subject)
     return None
+
+
+def _usage_for_version(command: Command, body: str) -> Verdict | None:
+    """A verdict where a program was asked for its version and answered with its usage: it has no such option, and a pipe hid that."""
+    line = body.lstrip()
+    asked = next((s for s in command.simple if s.words[-1:] in (("--version",), ("-version",), ("version",))), None)
+    if asked is None or _VERSION.search(body) or not re.match(r"(?:usage\b|error: .*(?:--version|version)\b)", line, re.IGNORECASE):
+        return None
+    return Verdict(category="mistake", kind="shell_bad_option", detail=quote(line), subject=asked.words[-1])
+
+
+def _was_requoted(rule: ShellRule, command: Command, message: str, detail: str) -> bool:
+    """Whether the agent's own wrapper changed a sound line: it breaks `$(` in front of a pipe, and writes `!=` as `\\!=`."""
+    if _REQUOTED.match(detail) and "|" in command.operators and is_sound_substitution(command.text):
+        return True
+    return rule.kind == "shell_syntax" and "\\!" in message[:READ_CHARS] and "!" in command.text and "\\!" not in command.text
 
 
 def is_sound_substitution(text: str) -> bool:
@@ -139,7 +164,7 @@ def failing_lines(command: Command, body: str) -> Verdict | None:
     """A verdict "failed_check" where a test, lint or build printed failures though the call itself ended well."""
     if not any(CHECK_COMMANDS.search(" ".join((s.name, *s.words))) for s in command.simple):
         return None
-    detail = _failure_quote(body)
+    detail = "" if NO_FAILURES.search(body) else _failure_quote(body)
     return Verdict(category="failed_check", kind=_check_kind(command, body), detail=detail) if detail else None
 
 
@@ -153,7 +178,23 @@ def _group(match: re.Match[str], prefix: str) -> str:
     return next((v for k, v in match.groupdict().items() if v and k.removeprefix(prefix).isdigit()), "")
 
 
-def _about_the_line(rule: ShellRule, command: Command, *, subject: str, writer: str) -> bool:
+def _was_given(command: Command, writer: str, option: re.Match[str]) -> bool:
+    """Whether a program of the line was given the option that it complains of; where its words come from a variable or a pipe, it was."""
+    name = (option["option"] or option["bare"]).lstrip("-")
+    for simple in command.simple:
+        if simple.name == writer and (simple.open or "xargs" in simple.wrappers or any(_holds(word, name) for word in simple.words)):
+            return True
+    return False
+
+
+def _holds(word: str, option: str) -> bool:
+    bare = word.lstrip("-")
+    if not option:  # it complains of dashes alone
+        return bool(word) and not bare
+    return bare == option or bare.startswith(option) or (len(option) == 1 and word.startswith("-") and option in word)
+
+
+def _about_the_line(rule: ShellRule, command: Command, *, subject: str, writer: str, option: re.Match[str] | None) -> bool:
     if writer and (writer not in command.names or writer not in STOCK):
         return False
     if rule.needs == "shell":
@@ -161,9 +202,9 @@ def _about_the_line(rule: ShellRule, command: Command, *, subject: str, writer: 
     if rule.needs == "inline":
         return bool(INLINE_CODE.search(command.text))
     if rule.needs == "program":
-        return bool(writer)
+        return bool(writer) and (option is None or _was_given(command, writer, option))
     if rule.needs == "command":
-        return any(subject in (s.program, s.name, *s.words[:1]) or subject in _nested(s) for s in command.simple)
+        return any(subject in (s.program, s.name, *s.words[:1], *s.wrappers) or subject in _nested(s) for s in command.simple)
     if rule.needs == "option":
         # A message that names nothing can be about any part of the line: all of it must be stock then.
         return (any if subject else all)(_takes(s, subject) for s in command.simple)
@@ -196,38 +237,59 @@ def _takes(simple: Simple, subject: str) -> bool:
     return False
 
 
+def _asks(command: Command) -> bool:
+    """Whether the line itself asks how a command ended: `if`, `[ -f x ]`, `echo $?`."""
+    return bool(command.names & _ASKERS) or any(_ASKING_WORDS & set(s.wrappers) for s in command.simple) or bool(_ASKS.search(command.text))
+
+
 def _is_probe(rule: ShellRule, command: Command, match: re.Match[str]) -> bool:
     """Whether a line that ended well shows that it reckoned with the failure, or that the words may be quoted content."""
-    if "||" in command.operators or _ASKS.search(command.text):
+    if "||" in command.operators or _asks(command):
         return True
     if rule.kind == "shell_unknown_command":
         return any(word in ("--version", "-version", "--help") for s in command.simple for word in s.words[:1])
-    if rule.kind in ("shell_missing_path", "is_directory", "shell_unknown_ref"):
+    if rule.kind in ("is_directory", "shell_unknown_ref"):
         return bool(command.names & LOOKERS)
     if rule.kind == "shell_bad_option":
         return "--help" in command.text or match.start() > 0
     return False
 
 
-def _expected_missing(command: Command, subject: str, body: str) -> bool:
-    """Whether the line removes the thing itself, looks for it with errors silenced, or looks for several things of which some are there."""
+def _removes(command: Command, subject: str) -> bool:
+    """Whether the line removes the thing itself: that it is not there was to be expected."""
     for simple in command.simple:
         removes = simple.name in REMOVERS or (simple.name == "git" and simple.words[:1] in (("rm",), ("mv",)))
         if removes and any(
             fnmatch.fnmatchcase(w, subject) or fnmatch.fnmatchcase(subject, w) or subject.startswith(w + "/") for w in simple.operands
         ):
             return True
-    looked = [s for s in command.simple if s.name in LOOKERS]
-    if any("/dev/null" in s.redirects and subject in s.operands for s in looked):
+    return False
+
+
+def _explores(command: Command, subject: str, body: str) -> bool:
+    """Whether the line asks if the path is there: it lists it, silences its errors, has another way out, or names several candidates."""
+    if "*" in subject or "||" in command.operators or _asks(command):
         return True
-    if sum(len(s.operands) for s in looked) < 2 or not any(subject.rstrip("/") == w.rstrip("/") for s in looked for w in s.operands):
-        return False
-    return any(line.strip() and not re.search(r"no such file|no matches", line, re.IGNORECASE) for line in body.splitlines())
+    path = subject.rstrip("/")
+    using = [s for s in command.simple if path in (w.rstrip("/") for w in (s.program, *s.words))]
+    if any("/dev/null" in s.redirects for s in using):
+        return True
+    lookers = [s for s in using if s.name in LOOKERS]
+    if any(s.name != "find" for s in lookers):
+        return True
+    return any(_starts(s) > 1 for s in lookers) and any(line.strip() and "o such file" not in line for line in body.splitlines())
+
+
+def _starts(find: Simple) -> int:
+    """How many folders a `find` starts in."""
+    return next((i for i, word in enumerate(find.words) if word.startswith("-")), len(find.words))
 
 
 def _check_kind(command: Command, body: str) -> str:
     if not body.strip() and command.names & SEARCHERS:
         return "no_match"
+    if command.names & {"git", "gh"} and CONFLICT.search(body):
+        return "git_conflict"  # whatever else the line was to do: it did not come to that
     lines = [" ".join((s.name, *s.words[:3])) for s in command.simple]
     for kind, pattern in CHECK_KINDS:
         if any(pattern.search(line) for line in lines):

@@ -18,21 +18,26 @@ def word_set(text: str) -> frozenset[str]:
 
 # Programs whose usage errors are about the call. Those of any other program may be what its developer is testing.
 STOCK = word_set("""
-    awk base64 basename brew bun bunx cargo cat cd chmod chown clang cmake cmp comm cp curl cut date dd deno df diff dig
+    awk base64 basename brew bun bunx cargo cat cd chmod chown clang claude cmake codex cmp comm cp curl cut date dd deno df diff dig
     dirname docker du echo egrep env eslint expr fd fgrep file find fold gawk gcc gcloud gh git go gofmt golangci-lint
     gradle grep gunzip gzip head helm hexdump id install jest join jq kill kubectl less ln ls lsof make mise mkdir mktemp
-    mv mypy nc nl node npm npx od open paste patch perl pgrep pip pip3 pkill pnpm podman poetry prettier printf ps psql
-    pwd py.test pyright pytest python python3 readlink realpath redis-cli rg rm rmdir rsync ruby ruff rustc scp sed seq
+    mv mypy nc nix nl node npm npx od open paste patch perl pgrep pip pip3 pkill pnpm podman poetry prettier printf ps psql
+    pwd py.test pyright pytest python python3 readlink realpath redis-cli rg rm rmdir rsync rtk ruby ruff rustc scp sed seq
     shasum shellcheck sleep sort split sqlite3 ssh stat strings sudo systemctl tail tar tee terraform test timeout touch
     tox tr tree tsc tsx uname uniq unzip uv vitest wc wget which xargs xxd yarn yq zip
 """)
 # Task runners start programs of the project: an option or a shell message under them is not about this line.
 RUNNERS = word_set("make mise just task npm yarn pnpm bun turbo nx tox nox gradle gradlew mvn docker")
 # Programs that look whether something is there: naming several candidates is a search, not a wrong path.
-LOOKERS = word_set("ls stat file find which test [ du readlink realpath")
-REMOVERS = word_set("rm rmdir mv unlink trash")
+LOOKERS = word_set("ls stat file find which test [ du readlink realpath tree")
+REMOVERS = word_set("rm rmdir mv unlink trash shred")
 ONLINE = word_set("curl wget git gh npm pip pip3 uv brew docker ssh scp rsync kubectl yarn pnpm gcloud")
 SEARCHERS = word_set("grep egrep fgrep rg ag pgrep which test [ fd")
+
+PATH_STATED = frozenset(("file_missing", "shell_missing_path"))
+"""A path that is not there and that the message used as a fact: a mistake."""
+PATH_EXPLORED = "path_explored"
+"""A path that is not there and that the message looked for: a sound question whose answer is no. Never trained on by default."""
 
 Needs = Literal["shell", "named", "command", "option", "inline", "program"]
 
@@ -79,7 +84,9 @@ SHELL_RULES: tuple[ShellRule, ...] = (
     ),
     # zsh refuses a pattern without a match: `?` and `[` mostly stand in URLs and keys that should have been quoted.
     _rule("shell_syntax", "named", _SHELL + r"no matches found: (?P<x>-\S+)", _SHELL + r"no matches found: (?P<x>[^*\n]+)$"),
-    _rule("shell_missing_path", "named", _SHELL + r"no matches found: (?P<x>[^\n]+)"),
+    _rule(PATH_EXPLORED, "named", _SHELL + r"no matches found: (?P<x>[^\n]+)"),
+    # zsh takes a word that begins with `=` for the name of a program: `echo ===`.
+    _rule("shell_syntax", "shell", _SHELL + r"=\S* not found$"),
     _rule(
         "shell_syntax",
         "inline",
@@ -133,10 +140,18 @@ SHELL_RULES: tuple[ShellRule, ...] = (
         r"^[Uu]nknown JSON field: " + _Q + r"(?P<x>\w+)",
         r"^.{0,40}?" + _BAD + r" (?:sub)?command:? " + _Q + r"(?P<x>[\w:-]+)",
         r"^accepts (?:at (?:most|least) |between \d+ and )?\d+ arg\(s\), received \d+",
-        r"^npm (?:ERR!|error) [Mm]issing script: " + _Q + r"(?P<x>[\w:.-]+)",
+        r"^(?:npm (?:ERR!|error)|\s*ERR_PNPM_\w+) +[Mm]issing script: " + _Q + r"(?P<x>[\w:.-]+)",
         r"^make(?:\[\d+\])?: \*\*\* No rule to make target " + _Q + r"(?P<x>[\w./-]+)" + _Q + r"\.",
         r"^.{0,40}?no tasks? " + _Q + r"(?P<x>[\w:.-]+)" + _Q + r" found",
         r"^error Command \"(?P<x>[\w:.-]+)\" not found",
+        r"^error: Script not found " + _Q + r"(?P<x>[\w:.-]+)",
+    ),
+    _rule(
+        "shell_bad_option",
+        "named",
+        r"\bgh: Field '\w+' doesn't accept argument '(?P<x>\w+)'",
+        r"\bgh: Field '(?P<x>\w+)' doesn't exist on type",
+        r"^\*\* \(Mix\) The task " + _Q + r"(?P<x>[\w.]+)" + _Q + r" could not be found",
     ),
     _rule(
         "shell_missing_path",
@@ -153,6 +168,7 @@ SHELL_RULES: tuple[ShellRule, ...] = (
         r"^rg: (?P<x>[^:\n]+): (?:No such file or directory|IO error)",
         r"^stat (?P<x>[^:\n]+): (?:directory not found|no such file or directory)",
         r"^Error: Cannot find module '(?P<x>/[^'\n]+)'",
+        r"^main module \(\S+\) does not contain package (?P<x>\S+)",
         r"^(?:error|fatal): cannot change to '(?P<x>[^'\n]+)'",
         r"^error TS6053: File '(?P<x>[^'\n]+)' not found",
     ),
@@ -188,14 +204,20 @@ CHECK_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ),
     ("build_failed", re.compile(r"\b(?:build|make|check|compile|cmake|ninja|gradle|mvn|rustc|gcc|clang|install)\b")),
 )
+# A summary that says so: whatever the log above it quotes, nothing failed.
+NO_FAILURES = re.compile(r"^(?:\s*0 fail$|.*\b\d+ tests?, 0 failures\b)", re.MULTILINE)
+CONFLICT = re.compile(
+    r"^CONFLICT \(|^(?:error|fatal): .*(?:would be overwritten|unmerged files|not possible because)|^\S+: needs merge", re.MULTILINE
+)
 CHECK_COMMANDS = re.compile(
     r"^(?:go (?:test|build|vet)|cargo (?:test|build|check|clippy)|(?:python[\d.]* -m )?(?:pytest|unittest|mypy|pyright|ruff)\b"
     r"|(?:npm|pnpm|yarn|bun|mise|make|just|task)\b.*\b(?:test|lint|build|check|typecheck)"
-    r"|jest|vitest|mocha|tsc\b|eslint|golangci-lint|tox|rspec|make$)"
+    r"|jest|vitest|mocha|tsc\b|eslint|golangci-lint|tox|rspec|mix test|make$)"
 )
 FAILURE_LINES = re.compile(
     r"^(?:\s*--- FAIL: |FAIL\t|FAIL$|FAILED \S+|npm (?:ERR!|error) |error(?:\[E\d+\])?: |(?:\S+|.*\(\d+,\d+\)): error TS\d+"
-    r"|=+ .*\b[1-9]\d* (?:failed|error)|Tests?:\s+[1-9]\d* failed|.*\bERROR task failed|[1-9]\d* issues:|make: \*\*\* "
+    r"|=+ .*\b[1-9]\d* (?:failed|error)|Tests?:\s+[1-9]\d* failed|\s*[1-9]\d* fail$"
+    r"|.*\b\d+ tests?, [1-9]\d* failures?\b|.*\bERROR task failed|[1-9]\d* issues:|make: \*\*\* "
     r"|Found [1-9]\d* errors?)",
     re.MULTILINE,
 )

@@ -34,7 +34,8 @@ NOT_THE_MODEL: tuple[Rule, ...] = (
     _rule(
         "rejected",
         "user_rejected",
-        r"^The user doesn't want to (?:proceed|take this action)|^The tool use was rejected|^(?:The )?user (?:rejected|denied|declined)",
+        r"^The user doesn't want to (?:proceed|take this action)|^The tool use was rejected|^(?:The )?user (?:rejected|denied|declined)"
+        r"|^User chose to stay in plan mode",
     ),
     _rule("interrupted", "interrupted", r"^\[Request interrupted"),
     _rule("sibling", "sibling_errored", r"^Sibling tool call errored|^Cancelled: parallel tool call"),
@@ -46,7 +47,11 @@ NOT_THE_MODEL: tuple[Rule, ...] = (
         r"|^(?:This command|Claude) requested permissions|denied by your permission settings|^\S+ in '.*' was blocked\. For security"
         r"|^This (?:command|operation|Bash command) requires approval|^Permission denied by",
     ),
-    _rule("permission", "hook_denied", r"^(?:Hook )?PreToolUse:\S+ |^(?:Blocked|Denied) by (?:a )?(?:PreToolUse )?hook|^Hook PreToolUse"),
+    _rule(
+        "permission",
+        "hook_denied",
+        r"^(?:Hook )?PreToolUse:\S+ |^(?:Blocked|Denied) by (?:a )?(?:PreToolUse )?hook|^Hook PreToolUse|^BLOCKED by ",
+    ),
     _rule("environment", "timeout", r"^(?:Command|Request) timed out|^MCP error -32001|^The operation timed out"),
     _rule(
         "environment",

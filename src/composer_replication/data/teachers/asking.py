@@ -4,6 +4,7 @@
     bought = await asker.ask(teacher, Request(turns=session.context(7), tools=session.tools))
     bought.reply.turn, bought.usd, bought.now         # now = False: it was bought earlier, and nothing was sent
 
+The first call of each teacher goes alone, until one of them is answered: a price that is set too low shows before many are in flight.
 Each attempt is booked on its own: one that timed out may have been billed, and stays booked when the next one is.
 Where the ceiling leaves no room, the asker waits for its own calls in flight, which mostly cost less than was booked for them; BudgetError
 comes where none is left. Raises TeacherError where the last attempt failed.
@@ -14,16 +15,20 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
 
-from composer_replication.core.errors import BudgetError, TeacherError
+from composer_replication.core.errors import BudgetError, NoSpaceError, TeacherError
 from composer_replication.core.teacher import Bought, Request, Teacher, request_key
-from composer_replication.data.teachers.ledger import Busy, Call, Ledger
+from composer_replication.data.teachers.ledger import Busy, Call, Cost, Ledger
 
 IN_VAIN = 5
 """So many calls at the beginning that may be billed and bring no answer are enough: the next ones would be lost, too."""
+FAILED_IN_A_ROW = 12
+"""So many requests one after the other that all their attempts brought no answer to end the asking: refusals are believed to be free of
+charge, and nobody has to be believed for ever."""
 _POLL_S = 0.05
 _ROUNDING_USD = 1.5e-9
 _BOOK_LONGER_S = 60.0
@@ -45,22 +50,24 @@ class Limits:
 class Patience:
     """How long an attempt may take, how many there are, and the pauses between them: doubling, with jitter.
 
-    An endpoint that asks for a longer pause than `longest_wait_s` is not tried again.
+    An endpoint that asks for a longer pause than `longest_wait_s`, or for more than `all_waits_s` in all, is not tried again.
     """
 
     timeout_s: float = 180.0
     attempts: int = 6
     first_wait_s: float = 1.0
     longest_wait_s: float = 120.0
+    all_waits_s: float = 240.0
 
-    def wait_s(self, attempt: int, error: TeacherError, rng: random.Random) -> float | None:
+    def wait_s(self, attempt: int, error: TeacherError, rng: random.Random, *, waited_s: float = 0.0) -> float | None:
         """Seconds until the next attempt; None = there is none. What the endpoint asked for is never cut short.
 
         >>> late = TeacherError("busy", again=True, billed=False, wait_s=7.0)
         >>> 7.0 <= Patience().wait_s(1, late, random.Random(0)) <= 8.0
         True
         """
-        if not error.again or attempt >= self.attempts or (error.wait_s or 0.0) > self.longest_wait_s:
+        asked_s = error.wait_s or 0.0
+        if not error.again or attempt >= self.attempts or asked_s > self.longest_wait_s or waited_s + asked_s > self.all_waits_s:
             return None
         if error.wait_s is not None:
             return error.wait_s + rng.uniform(0.0, self.first_wait_s)
@@ -108,6 +115,7 @@ class Asker:
         self._in_flight = 0
         self._answered, self._in_vain = set[str](), defaultdict[str, list[TeacherError]](list)
         self._given_up: dict[str, TeacherError] = {}
+        self._first, self._failed = dict[str, asyncio.Lock](), defaultdict[str, int](int)
         self._ended = asyncio.Event()
 
     def kept(self, teacher: Teacher, request: Request) -> Bought | None:
@@ -124,19 +132,30 @@ class Asker:
         if (bought := self._ledger.find(key)) is not None:
             return bought
         gate = self._gates.setdefault(teacher.provider, Gate(self._limits.get(teacher.provider, Limits())))
-        attempt = 0
+        attempt, waited_s = 0, 0.0
         while True:
             attempt += 1
             try:
-                async with gate:
+                async with self._alone_at_first(teacher), gate:
                     return await self._attempt(self._ledger, teacher, request, key)
             except TeacherError as error:
-                wait_s = self.patience.wait_s(attempt, error, self._rng)
+                wait_s = self.patience.wait_s(attempt, error, self._rng, waited_s=waited_s)
                 if wait_s is None:
-                    raise
+                    raise self._failed_for_good(teacher, error) from None
                 if error.wait_s is not None:
                     gate.quiet(error.wait_s)
+            waited_s += wait_s
             await asyncio.sleep(wait_s)
+
+    @asynccontextmanager
+    async def _alone_at_first(self, teacher: Teacher) -> AsyncIterator[None]:
+        """One call at a time of a teacher that has not answered yet."""
+        lock = self._first.setdefault(teacher.name, asyncio.Lock())
+        async with lock:
+            if teacher.name not in self._answered:
+                yield
+                return
+        yield
 
     async def _attempt(self, ledger: Ledger, teacher: Teacher, request: Request, key: str) -> Bought:
         held = await self._reserve(ledger, teacher, request, key)
@@ -146,7 +165,7 @@ class Asker:
         try:
             async with asyncio.timeout(self.patience.timeout_s):
                 reply = await teacher.ask(request)
-            usd = ledger.settle(held, reply, price=teacher.price)
+            cost = ledger.settle(held, reply, price=teacher.price)
         except TimeoutError as error:
             what = f"no answer within {self.patience.timeout_s:g} s"
             ledger.lose(held, why=what)
@@ -163,9 +182,19 @@ class Asker:
             self._ended.set()
             self._ended = asyncio.Event()
         self._answered.add(teacher.name)
-        if usd > held.worst_usd + _ROUNDING_USD:
-            raise self._give_up(teacher, _above(teacher, booked=held.worst_usd, billed=usd))
-        return Bought(reply=reply, usd=usd, key=key)
+        self._failed[teacher.name] = 0
+        if cost.usd > held.worst_usd + _ROUNDING_USD:
+            raise self._give_up(teacher, _above(teacher, booked=held.worst_usd, cost=cost))
+        return Bought(reply=reply, usd=cost.usd, key=key, whose=cost.whose)
+
+    def _failed_for_good(self, teacher: Teacher, error: TeacherError) -> TeacherError:
+        """The error of a request whose attempts are used up, or what ends the asking after many of them in a row."""
+        self._failed[teacher.name] += 1
+        if self._failed[teacher.name] < FAILED_IN_A_ROW or error.for_all:
+            return error
+        what = f"{FAILED_IN_A_ROW} requests to {teacher.name} in a row brought no answer, the last one: {error.what}"
+        fix = error.fix or "look whether the endpoint is up, and run it again"
+        return self._give_up(teacher, TeacherError(what, where=error.where, fix=fix, again=False, billed=error.billed, for_all=True))
 
     def _lost(self, teacher: Teacher, error: TeacherError) -> TeacherError:
         """The error of a call that may be billed, or what ends the asking where there were only such calls."""
@@ -187,7 +216,7 @@ class Asker:
                 held = ledger.reserve(key, teacher=teacher, request=request, patience_s=self.patience.timeout_s + _BOOK_LONGER_S)
             except BudgetError as error:
                 if not self._in_flight:
-                    if (lost := self._in_vain[teacher.name]) and not self._answered:  # nothing but lost calls reached the ceiling
+                    if not isinstance(error, NoSpaceError) and (lost := self._in_vain[teacher.name]) and not self._answered:
                         raise self._give_up(teacher, _only_in_vain(teacher, lost)) from error
                     raise
                 await ended.wait()
@@ -201,11 +230,14 @@ def _where(teacher: Teacher) -> str:
     return f"{teacher.name} at {teacher.provider}"
 
 
-def _above(teacher: Teacher, *, booked: float, billed: float) -> TeacherError:
-    what = (
-        f"{teacher.name} billed ${billed:.6g} for a call that was booked at ${booked:.6g}: its prices are set too low, and no ceiling holds"
-    )
-    fix = "the answer is kept; set max_input_usd_per_mtok, max_output_usd_per_mtok and max_request_usd to what it really costs"
+def _above(teacher: Teacher, *, booked: float, cost: Cost) -> TeacherError:
+    if cost.whose == "ours":
+        what = f"{teacher.name} answered with more than max_tokens allows: ${cost.usd:.6g} by our own count, and ${booked:.6g} was booked"
+        fix = "the answer is kept; an endpoint that does not keep max_tokens cannot be held to a ceiling (see output_field of this teacher)"
+    else:
+        what = f"{teacher.name} billed ${cost.usd:.6g} for a call that was booked at ${booked:.6g}"
+        what += ": its prices are set too low, and no ceiling holds"
+        fix = "the answer is kept; set max_input_usd_per_mtok, max_output_usd_per_mtok and max_request_usd to what it really costs"
     return TeacherError(what, where=_where(teacher), fix=fix, again=False, billed=True, for_all=True)
 
 

@@ -4,7 +4,10 @@
     reply = await teacher.ask(request)                                  # one attempt; use data/teachers/asking.py
 
 The key is sent in a header and kept in memory only. It is not part of the identity, of errors or of representations, and an endpoint that
-repeats it in an answer gets it taken out before anybody reads the answer. Redirects are not followed: they would carry it elsewhere.
+repeats it in an answer gets it taken out of what was parsed (scrub.py). Redirects are not followed: they would carry it elsewhere.
+
+Nothing that an endpoint says is taken for granted: what was sent and received is counted here (count.py), a body is read up to
+MAX_BODY_BYTES, before and after it is unpacked, and a refusal that brings an answer or a bill along may have been billed.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ import email.utils
 import json
 import re
 import time
+import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,20 +29,23 @@ from composer_replication.core.harmless import harmless
 from composer_replication.core.jsonl import dumps
 from composer_replication.core.redact import Redactor
 from composer_replication.core.teacher import Price, Reply, Request
+from composer_replication.data.teachers.count import received_tokens, sent_tokens
+from composer_replication.data.teachers.scrub import KeyScrub
 from composer_replication.data.teachers.wire import chat_messages, chat_tools, read_reply
 
-MAX_BODY_BYTES = 16 * 2**20
+MAX_BODY_BYTES = 4 * 2**20
+_PIECE_BYTES = 2**16
 CONNECT_S = 20.0
 TEMPLATE_TOKENS = 2048
 """More than any chat template adds by itself, with its words about tools."""
 _A_KEY = re.compile(r"[!#-\[\]-~]+")
-_NO_KEY = b"[REDACTED:key]"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_REFUSED = {400, 401, 402, 403, 404, 405, 409, 413, 414, 415, 422, 425, 429, 451, 500, 501, 503, 529}
-"""Nothing is billed for these: the request was refused, or the endpoint says itself that it failed. Others - 408, 502, 504, 52x - come
-from something in between, behind which the model may have gone on: they may be billed."""
+_REFUSED = {400, 401, 402, 403, 404, 405, 409, 413, 414, 415, 422, 425, 429, 451, 501, 503, 529}
+"""Nothing is billed for these: the request was refused before it began. Others - 408, 500, 502, 504, 52x - may come after the model has
+worked, or from something in between, behind which it may have gone on: they may be billed."""
 _AGAIN = {408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529}
 _FOR_ALL = {401, 402, 404, 405}
+_MOST_WORDS = 2_000
 _FIXES = {
     401: "check the key in the environment variable {key}",
     402: "the account behind the key has no credit left",
@@ -60,10 +68,11 @@ class OpenAICompatible:
         _check(name, settings)
         if environ is None:
             return
-        self._key = _key(name, settings, environ)
-        self._redactor = Redactor(words=(self._key,) if self._key else (), environ=environ)
+        key = _key(name, settings, environ)
+        self._scrub = KeyScrub(key)
+        self._redactor = Redactor(words=(key,) if key else (), environ=environ)
         self._http = need("httpx2", extra="replay")
-        self._client: Any = _client(self._http, settings, self._key)
+        self._client: Any = _client(self._http, settings, key)
 
     def __repr__(self) -> str:
         return f"OpenAICompatible({self.name!r}, model={self.settings.model!r})"
@@ -115,61 +124,77 @@ class OpenAICompatible:
 
     async def ask(self, request: Request) -> Reply:
         """One attempt; raises TeacherError for everything that is no answer."""
-        http = self._http
+        http, sent = self._http, self.body_of(request)
         try:
-            async with self._client.stream(
-                "POST", f"{self.settings.base_url}/chat/completions", content=_bytes(self.body_of(request))
-            ) as got:
-                body = bytearray()
-                async for piece in got.aiter_bytes():
-                    body += piece
-                    if len(body) > MAX_BODY_BYTES:
-                        raise self._error(f"the answer is longer than {MAX_BODY_BYTES} bytes", again=False, billed=True)
-                status, headers = int(got.status_code), got.headers
+            async with self._client.stream("POST", f"{self.settings.base_url}/chat/completions", content=_bytes(sent)) as got:
+                status, headers, packed = int(got.status_code), got.headers, bytearray()
+                async for piece in got.aiter_raw(_PIECE_BYTES):
+                    packed += piece
+                    if len(packed) > MAX_BODY_BYTES:
+                        raise self._too_long()
         except (http.ConnectError, http.ConnectTimeout, http.PoolTimeout) as error:  # nothing was sent
             raise self._error(f"no connection ({type(error).__name__})", again=True, billed=False) from None
         except http.HTTPError as error:
             raise self._error(f"the connection broke off ({type(error).__name__})", again=True, billed=True) from None
-        return self._read(status, headers, self._without_key(bytes(body)), request)
+        return self._read(status, headers, self._unpacked(bytes(packed), headers), request, sent)
 
-    def _read(self, status: int, headers: Mapping[str, str], body: bytes, request: Request) -> Reply:
+    def _unpacked(self, packed: bytes, headers: Mapping[str, str]) -> bytes:
+        """A body as it was before it was packed; we ask for none that is, and some are all the same."""
+        how = headers.get("content-encoding", "").strip().lower()
+        if how in ("", "identity"):
+            return packed
+        if how not in ("gzip", "x-gzip", "deflate"):
+            raise self._error(f"the answer is packed as {harmless(how)[:20]!r}, which was not asked for", again=False, billed=True)
+        unpack = zlib.decompressobj(wbits=47)
+        try:
+            body = unpack.decompress(packed, MAX_BODY_BYTES + 1)
+        except zlib.error as error:
+            raise self._error("the body of the answer cannot be unpacked", again=True, billed=True) from error
+        if len(body) > MAX_BODY_BYTES:
+            raise self._too_long()
+        return body
+
+    def _too_long(self) -> TeacherError:
+        return self._error(f"the answer is longer than {MAX_BODY_BYTES} bytes", again=False, billed=True)
+
+    def _read(self, status: int, headers: Mapping[str, str], body: bytes, request: Request, sent: Mapping[str, Any]) -> Reply:
         wait_s = retry_after_s(headers, now=time.time())
         if status == 200 and (told := _error_in(body)) is not None:  # routers answer 200 and put the error in the body
             status = told[0]
         if status != 200:
             raise self._refusal(status, body, wait_s)
         try:
-            return read_reply(body, request=request, model=self.settings.model)
+            reply = read_reply(body, request=request, model=self.settings.model)
         except TeacherError as error:
             raise self._error(error.what, again=error.again, billed=error.billed) from None
+        received = received_tokens(_messages(body), max_tokens=request.max_tokens)
+        most = self.most_input_tokens(request)
+        reply = replace(reply, raw=self._raw(body), sent_tokens=min(sent_tokens(sent), most), received_tokens=received)
+        return self._scrub.reply(reply)
+
+    def _raw(self, body: bytes) -> str:
+        """The body as it is kept: as it came, or, where the key stands in it, its values without that; nothing of a key in pieces."""
+        value, text = json.loads(body), body.decode("utf-8", "replace")
+        clean = self._scrub.value(value)
+        if self._scrub.in_pieces(clean):
+            return ""
+        return text if clean == value and not self._scrub.holds(text) else dumps(clean)
 
     def _refusal(self, status: int, body: bytes, wait_s: float | None) -> TeacherError:
         told = _error_in(body)
-        words = harmless(self._redactor.text(told[1]))[:300].strip() if told else ""
+        words = harmless(self._redactor.text(self._scrub.text(told[1][:_MOST_WORDS])))[:300].strip() if told else ""
         fix = _FIXES.get(status, "").format(key=self.settings.key_env)
         return self._error(
             f"status {status}" + (f": {words}" if words else ""),
             fix=fix,
             again=status in _AGAIN,
-            billed=status not in _REFUSED,
+            billed=status not in _REFUSED or _brings_a_bill(body),
             wait_s=wait_s,
             for_all=status in _FOR_ALL or 300 <= status < 400,
         )
 
     def _error(self, what: str, **facts: Any) -> TeacherError:
         return TeacherError(what, where=f"{self.name} at {self.settings.base_url}", **facts)
-
-    def _without_key(self, body: bytes) -> bytes:
-        """The body without the key, as it stands there or behind JSON's escapes."""
-        if not self._key:
-            return body
-        key = self._key.encode("ascii")
-        clean = body.replace(key, _NO_KEY)
-        try:
-            plain = _bytes(json.loads(clean))
-        except (ValueError, RecursionError):
-            return clean
-        return plain.replace(key, _NO_KEY) if key in plain else clean
 
 
 def price_of(settings: TeacherSettings) -> Price:
@@ -244,7 +269,7 @@ def _key(name: str, settings: TeacherSettings, environ: Mapping[str, str]) -> st
 
 
 def _client(http: ModuleType, settings: TeacherSettings, key: str) -> Any:
-    headers = {"content-type": "application/json", "user-agent": "composer-replication"}
+    headers = {"content-type": "application/json", "user-agent": "composer-replication", "accept-encoding": "identity"}
     if key:
         headers["authorization"] = f"Bearer {key}"
     return http.AsyncClient(
@@ -280,3 +305,22 @@ def _error_in(body: bytes) -> tuple[int, str] | None:
     row = error if isinstance(error, dict) else {"message": error}
     code, words = row.get("code"), row.get("message")
     return (code if isinstance(code, int) and 300 <= code < 600 else 502), words if isinstance(words, str) else ""
+
+
+def _messages(body: bytes) -> list[Any]:
+    """The messages of all choices of an answer: what was written and not asked for was received as well."""
+    choices = json.loads(body).get("choices")
+    return [choice.get("message") for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
+
+
+def _brings_a_bill(body: bytes) -> bool:
+    """Whether a refusal holds an answer, or usage of more than nothing."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(value, dict):
+        return False
+    usage = value.get("usage")
+    numbers = usage.values() if isinstance(usage, dict) else ()
+    return bool(value.get("choices")) or any(isinstance(number, (int, float)) and number != 0 for number in numbers)

@@ -1,4 +1,4 @@
-"""Who owns a call in flight: a process, named so that another one can tell whether it still runs.
+"""Who owns a call in flight, or a folder's replay: a process, named so that another one can tell whether it still runs.
 
 Names look like "host:4711:93218417:1f0c9a2e": host, process id, when the process began (ids are used again), and one ledger of it.
 """
@@ -6,10 +6,22 @@ Names look like "host:4711:93218417:1f0c9a2e": host, process id, when the proces
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from composer_replication.core.errors import DataError
+
+try:
+    import fcntl
+except ImportError:  # Windows: who holds a file is told by its owner's name alone
+    fcntl = None
+
+_NAME = re.compile(r".+:\d+:\d*:[0-9a-f]+")
 
 
 def new_owner() -> str:
@@ -43,3 +55,49 @@ def _began(pid: int) -> str:
     except OSError:
         return ""
     return "" if fields[0] in "ZX" else fields[19]
+
+
+@contextmanager
+def held_alone(path: Path, *, what: str) -> Iterator[None]:
+    """While the block runs no other process holds this file; raises DataError, which names the process, where one does.
+
+    The file is removed at the end. One that a dead process left is taken over; where that cannot be known it has to be removed by hand.
+    Example: with held_alone(Path("recompose/.replay.lock"), what="replay"): ...
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = _claimed(path, what)
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, new_owner().encode("utf-8"), 0)
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _claimed(path: Path, what: str) -> int:
+    """The open file, locked; the system lets go of the lock when its process ends, however it ends."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        owner = os.pread(descriptor, 4096, 0).decode("utf-8", "replace")
+        if not _is_free(descriptor, owner):
+            os.close(descriptor)
+            pid = owner.rsplit(":", 3)[1] if _NAME.fullmatch(owner) else "?"
+            fix = f"wait until process {pid} is done; where none runs, remove this file"
+            raise DataError(f"another {what} is at work on this folder: process {pid}", where=str(path), fix=fix)
+        if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+            return descriptor
+        os.close(descriptor)  # its holder ended and removed it in between
+
+
+def _is_free(descriptor: int, owner: str) -> bool:
+    """Whether nobody holds an open file; from then on we do."""
+    if fcntl is not None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass  # a file system without locks
+    return not _NAME.fullmatch(owner) or owner_is_alive(owner) is False

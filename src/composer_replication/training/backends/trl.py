@@ -34,11 +34,12 @@ from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.data import HintsSettings, SitesSettings
 from composer_replication.core.config.train import TrainSettings
 from composer_replication.core.errors import ConfigError, StoppedError, need
+from composer_replication.core.jsonl import write_json
 from composer_replication.core.trace import ToolSpec
 from composer_replication.losses.channel import CHANNELS, Channel, ChannelLoss
 from composer_replication.losses.total import RunningMean, channel_scales, total_loss
 from composer_replication.models.load import Student
-from composer_replication.tokens.batch import collate
+from composer_replication.tokens.batch import Counts, collate
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.training.backends._compat import bases, name_of, require_trl, teach_to_read_calls, tokenizer_beside
@@ -74,6 +75,8 @@ class ComposerReplicationConfig(_Config):
     hint_beta: float = 0.5
     hint_temperature: float = 1.0
     hint_teacher: str = "frozen"
+    hint_mean: str = "site"
+    """What the hint's sum is divided into: "site" = a mean over mistaken messages, "token" = over their tokens."""
     hint_sites: int = 0
     """Most hint views of a step, over all ranks; 0 = all. With fewer the channel weighs less in proportion."""
     preference_weight: float = 0.0
@@ -109,7 +112,7 @@ class ComposerReplicationConfig(_Config):
             {
                 "policy": {"weight": self.policy_weight},
                 "lm_ce": {"weight": 0.0},
-                "hint": {"weight": self.hint_weight, "teacher": self.hint_teacher, **hint},
+                "hint": {"weight": self.hint_weight, "teacher": self.hint_teacher, "mean": self.hint_mean, **hint},
                 "preference": {"weight": self.preference_weight, "anchor": 0.0, **preference},
                 "balance": self.balance,
                 "starved_steps": self.starved_steps,
@@ -268,7 +271,8 @@ class ComposerReplicationTrainer(_Trainer):
             ids_BT = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
             offset_B = (1 - inputs["prompt_mask"]).sum(dim=1)
             places = padded(batch.hint_student, ids_BT=ids_BT, offset_B=offset_B)
-            losses.append(self._scorer.hint(batch, hidden[0], places, global_tokens=global_tokens))
+            counts = Counts(hint_tokens=global_tokens, hint_views=int(inputs[f"{COUNTS}_views"]))
+            losses.append(self._scorer.hint(batch, hidden[0], places, counts=counts))
             self._sums[CHANNELS.index("hint"), INPUTS] += batch.counts.hint_views
         losses += self._preference(model, hidden)
         measure(self._sums, losses, hidden)
@@ -371,7 +375,7 @@ class ComposerReplicationTrainer(_Trainer):
             means = {name: [mean.total, mean.weight] for name, mean in self._means.items()}
             state = {"means": means, "health": self._health.state(), "clip": [self._clip.mean.total, self._clip.mean.weight]}
             folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
-            (folder / STATE).write_text(json.dumps(state), encoding="utf-8")
+            write_json(folder / STATE, state)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)

@@ -74,12 +74,12 @@ class Scorer:
             if broken:
                 raise ConfigError(f"the TRL backend has no hint.{name} of this kind", where=f"train.hint.{name}", fix=fix)
 
-    def hint(self, batch: Batch, hidden_BTD: Tensor, places: Targets, *, global_tokens: int) -> ChannelLoss:
+    def hint(self, batch: Batch, hidden_BTD: Tensor, places: Targets, *, counts: Counts) -> ChannelLoss:
         """The divergence at every token of the views, on hidden states of the policy's own forward; `places` are the tokens in it."""
         how = self.settings.hint
         teacher = self._scored("hint", batch.teacher, batch.hint_teacher)
         student = (places.predictors(hidden_BTD), head_of(self.model))
-        return hint_loss(how, student, [teacher], batch, counts=Counts(hint_tokens=global_tokens), t=how.taid.t_start)
+        return hint_loss(how, student, [teacher], batch, counts=counts, t=how.taid.t_start)
 
     def preference(self, batch: Batch, hidden_BTD: Tensor, *, global_pairs: int) -> ChannelLoss:
         """The loss of every pair, log-probs at temperature 1 whatever the policy is sampled at."""

@@ -24,7 +24,7 @@ from typing import Any
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.data import HintsSettings, SitesSettings
 from composer_replication.core.errors import AlignmentError
-from composer_replication.core.site import Hint, Site
+from composer_replication.core.site import Hint, Site, joined_text
 from composer_replication.core.trace import (
     ENVIRONMENT,
     HARNESS,
@@ -49,7 +49,7 @@ from composer_replication.tokens.renderer import Renderer
 
 Message = Mapping[str, Any]
 TRAINED = ("mistake", "recovery")
-_SITE_FACTS = tuple(f"sites/{name}" for name in ("found", "without_hint", "refused", "weak", "not_built", "not_drawn", "used"))
+_SITE_FACTS = tuple(f"sites/{name}" for name in ("found", "without_hint", "refused", "weak", "not_built", "not_drawn", "used", "messages"))
 _STUBS = (Turn(role="user", author=HUMAN, blocks=(Text("x"),)), Turn(role="assistant", author=None, blocks=(Text("x"),)))
 
 
@@ -121,15 +121,17 @@ class HintProducer:
                 continue
             facts["rollouts/malformed"] += recorded.num_malformed
             kept.append(recorded)
-            for site, hint in self._hints(recorded.session, facts):
-                view = self._view((*rollout.prompt_ids, *rollout.completion_ids), recorded, site, hint)
+            for message in self._hints(recorded.session, facts):
+                view = self._view((*rollout.prompt_ids, *rollout.completion_ids), recorded, message)
                 if view is None or (max_tokens and view.span[1] + len(view.hint_ids) > max_tokens):
-                    facts["sites/not_built"] += 1
+                    facts["sites/not_built"] += len(message)
                 else:
                     found[rollout.name].append(view)
-        lots = sorted((v.site_id for views in found.values() for v in views), key=lambda name: stage_seed(seed, name))
-        drawn = set(lots[:max_sites] if max_sites else lots)
-        facts["sites/used"], facts["sites/not_drawn"] = len(drawn), len(lots) - len(drawn)
+        lots = sorted((v for views in found.values() for v in views), key=lambda view: stage_seed(seed, view.site_id))
+        used = lots[:max_sites] if max_sites else lots
+        drawn = {view.site_id for view in used}
+        facts["sites/messages"], facts["sites/used"] = len(used), sum(len(view.site_ids) for view in used)
+        facts["sites/not_drawn"] = sum(len(view.site_ids) for view in lots) - facts["sites/used"]
         examples = tuple(
             TrainingExample(
                 id=rollout.name,
@@ -142,7 +144,8 @@ class HintProducer:
         )
         return Made(examples=examples, facts={name: float(n) for name, n in facts.items()}, recorded=tuple(kept))
 
-    def _hints(self, session: Session, facts: Counter[str]) -> list[tuple[Site, Hint]]:
+    def _hints(self, session: Session, facts: Counter[str]) -> list[list[tuple[Site, Hint]]]:
+        """The sites with a hint, message by message: one message is one view."""
         found = find_sites(session, settings=self.sites)
         facts["sites/found"] += sum(site.category in TRAINED for site in found)
         if not found or not self.hinted:
@@ -153,17 +156,21 @@ class HintProducer:
         strong = [hint for hint in report.hints if self.kept is None or hint.kind in self.kept]
         facts["sites/weak"] += len(report.hints) - len(strong)
         by_id = {site.id: site for site in found}
-        return [(by_id[hint.site_id], hint) for hint in strong]
+        messages: dict[int, list[tuple[Site, Hint]]] = {}
+        for hint in strong:
+            messages.setdefault(by_id[hint.site_id].turn, []).append((by_id[hint.site_id], hint))
+        return list(messages.values())
 
-    def _view(self, ids: tuple[int, ...], recorded: Recorded, site: Site, hint: Hint) -> HintView | None:
-        """The hint inserted above the site's message, or None where its place cannot be told; HintView checks the rest."""
+    def _view(self, ids: tuple[int, ...], recorded: Recorded, message: Sequence[tuple[Site, Hint]]) -> HintView | None:
+        """The hints inserted above the message, or None where its place cannot be told; HintView checks the rest."""
+        (site, _), *others = message
         span = recorded.spans.get(site.turn)
         if span is None:
             return None
         at = span[0] - len(self.prompt_ids)
         if at < 1 or ids[at : span[0]] != self.prompt_ids:
             return None
-        block = self.renderer.hint_view(_STUBS, target=1, hint=hint.text, site_id=site.id, kind=site.kind)
+        block = self.renderer.hint_view(_STUBS, target=1, hint=joined_text([hint for _, hint in message]), site_id=site.id, kind=site.kind)
         if block.rendering != "message":
             return None
         return HintView(
@@ -174,6 +181,7 @@ class HintProducer:
             span=span,
             target_ids=ids[span[0] : span[1]],
             origin="student",
+            others=tuple((other.id, other.kind) for other, _ in others),
         )
 
 

@@ -172,6 +172,7 @@ def trl_settings(config: Config, *, output: Path, longest_prompt: int) -> Compos
         hint_beta=hint.beta,
         hint_temperature=hint.temperature,
         hint_teacher=hint.teacher,
+        hint_mean=hint.mean,
         hint_sites=rollouts.hint_sites,
         preference_weight=preference.weight,
         preference_beta=preference.beta,

@@ -6,22 +6,22 @@ reply = env.reply(turn)                 # results of the turn's calls; `done` af
 env.reward()                            # 1.0 or 0.0
 
 The reward is 1 if and only if the player said it was done, every visible and hidden test passes, nothing but the target
-lines differs from the start, and the tests were run after the last edit. Errors are worded as Claude Code words them, so that
+lines differs from the start, and the tests were run after the last edit. Who judges that, and why it can be believed, stands
+in `judge.py`. Errors are worded as Claude Code words them, so that
 `data/sites` finds their mistakes as in any log. A failing test is an answer, not an error: the call was right.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from composer_replication.core.errors import SessionError
 from composer_replication.core.trace import ENVIRONMENT, HARNESS, HUMAN, Opaque, Text, ToolCall, ToolResult, Turn
 from composer_replication.rollouts.envs.env import Opening, Reply, RunsIn
-from composer_replication.rollouts.envs.workshop.sandbox import SandboxRun
-from composer_replication.rollouts.envs.workshop.tasks import Check, Task
+from composer_replication.rollouts.envs.workshop.judge import RunsTests, Verdict, run_tests
+from composer_replication.rollouts.envs.workshop.tasks import Task
 from composer_replication.rollouts.envs.workshop.vocabulary import LISTER, TESTER
 
 SYSTEM_TEXT = "Work on the files with the tools. Run the tests. Then say Done."
@@ -62,23 +62,6 @@ class Tally:
     def named_errors(self) -> int:
         """Wrong tool or argument names."""
         return self.errors["unknown_tool"] + self.errors["bad_arguments"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What the tests said about one state of the files; `failures` are lines of visible tests, as a player is shown them."""
-
-    failures: tuple[str, ...]
-    failed_paths: tuple[str, ...]
-    all_pass: bool
-
-
-class RunsTests(Protocol):
-    """What evaluates the expressions of the tests; `Sandbox` for a model's edits."""
-
-    def run(self, files: Mapping[str, str], asked: Sequence[tuple[str, str]]) -> SandboxRun:
-        """One answer per (path, expression)."""
-        ...
 
 
 class WorkshopEnv:
@@ -124,9 +107,7 @@ class WorkshopEnv:
 
     def reward(self) -> float:
         """1.0 or 0.0, see above; 0.0 as long as the episode runs."""
-        if not (self.done and self.finished and self.tested) or self.task.changed_elsewhere(self.files):
-            return 0.0
-        return 1.0 if self.verdict().all_pass else 0.0
+        return 1.0 if self.done and self.finished and self.tested and self.verdict().all_pass else 0.0
 
     def measures(self) -> Mapping[str, float]:
         """Counts of the episode, and by family which mistake was possible and made (1.0 or 0.0).
@@ -134,7 +115,7 @@ class WorkshopEnv:
         "A_open": a tool or argument name differs from the habit, "A_made": such a name was called. "B_open": the file has to be found,
         "B_made": it was looked for by a listing. "C_open": it ended with the right files, "C_made": without a test run behind the edit.
         """
-        tally, right = self.tally, self.done and self.edited and not self.task.changed_elsewhere(self.files) and self.verdict().all_pass
+        tally, right = self.tally, self.done and self.edited and self.verdict().all_pass
         return {
             "messages": float(tally.messages),
             "calls": float(tally.calls),
@@ -154,7 +135,7 @@ class WorkshopEnv:
         self.done = True
 
     def verdict(self) -> Verdict:
-        """Run every test, visible and hidden, on the files as they are; a state that was run in this episode is not run again."""
+        """What every test, visible and hidden, says of the files as they are; a state that was run in this episode is not run again."""
         state = tuple(sorted(self.files.items()))
         if state not in self._verdicts:
             self._verdicts[state] = run_tests(self.task, self.files, sandbox=self.sandbox)
@@ -238,16 +219,6 @@ class WorkshopEnv:
         verdict = self.verdict()
         self.known.update(verdict.failed_paths)
         return "", "\n".join(verdict.failures) or "All tests passed."
-
-
-def run_tests(task: Task, files: Mapping[str, str], *, sandbox: RunsTests) -> Verdict:
-    """Run all checks of a task on these files in the sandbox; only failures of the visible ones are put into words."""
-    checks: tuple[Check, ...] = (*task.visible, *task.hidden)
-    answers = sandbox.run(files, [(check.path, check.expression) for check in checks]).answers
-    passed = [answer.equals(check.expected) for check, answer in zip(checks, answers, strict=True)]
-    failed = [(c, a) for c, a, ok in zip(task.visible, answers, passed, strict=False) if not ok]
-    lines = tuple(f"FAILED {check.text}" + (f" ({answer.error})" if answer.error else "") for check, answer in failed)
-    return Verdict(failures=lines, failed_paths=tuple(check.path for check, _ in failed), all_pass=all(passed))
 
 
 def argument_issue(names: tuple[str, ...], given: Mapping[str, object]) -> str:

@@ -10,7 +10,8 @@ root. Namespaces with an empty root and Landlock stand behind it where the kerne
 tries to get out on each of these ways; where one succeeds, or there is no filter, `Sandbox` refuses. Code is never run
 without walls. Linux on x86_64 and aarch64 only; on aarch64 the table of numbers stands but has not been run.
 
-The expected answers of tests stay outside: the code is asked for values, and the comparison is made here.
+The expected answers of tests stay outside: the code is asked for values, one after the other, and the comparison is made here. Whether
+an answer can be believed is another matter: the code may say what it likes of itself (`judge.py`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from typing import Any, Literal
 from composer_replication.core.errors import SandboxError
 from composer_replication.rollouts.envs.workshop.sandbox_worker import ALL_LAYERS
 
-End = Literal["answered", "timeout", "too_much_output", "died"]
+End = Literal["answered", "timeout", "too_much_output", "unreadable", "died"]
 _SOURCES = str(Path(__file__).resolve().parents[4])
 _START = (
     f"import sys; sys.path.insert(0, {_SOURCES!r}); from composer_replication.rollouts.envs.workshop.sandbox_worker import main; main()"
@@ -40,6 +41,7 @@ _WHY: dict[End, str] = {
     "answered": "no answer that can be read",
     "timeout": "time limit",
     "too_much_output": "too much output",
+    "unreadable": "no answer that can be read",
     "died": "the process died",
 }
 _WAIT_S, _GRACE_S = 20.0, 1.0
@@ -88,7 +90,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxRun:
-    """How a run ended and one answer per expression; where it did not answer, every answer says so."""
+    """How a run ended and one answer per expression; each that it did not answer says so."""
 
     end: End
     answers: tuple[Answered, ...]
@@ -122,7 +124,7 @@ class Sandbox:
             self._start()
 
     def run(self, files: Mapping[str, str], asked: Sequence[tuple[str, str]]) -> SandboxRun:
-        """Evaluate (path, expression) pairs in a fresh process that holds these files in memory only."""
+        """Evaluate (path, expression) pairs, one after the other, in a fresh process that holds these files in memory only."""
         with self._lock:
             self._start()
             return self._run(files, asked)
@@ -180,10 +182,9 @@ class Sandbox:
         body = json.dumps({"files": dict(files), "asked": asked}).encode()
         reply = self._exchange(body, self.limits.wall_s + _WAIT_S)
         end: End = reply["end"]
-        answers = _answers(reply["record"], len(asked)) if end == "answered" else None
-        if answers is None:
-            answers = (Answered(error=f"Stopped: {_WHY[end]}"),) * len(asked)
-        return SandboxRun(end=end, answers=answers)
+        stopped = Answered(error=f"Stopped: {_WHY[end]}")
+        answers = [_answered(text) or stopped for text in reply["answers"]]
+        return SandboxRun(end=end, answers=(*answers, *[stopped] * (len(asked) - len(answers))))
 
     def _exchange(self, body: bytes, wait_s: float) -> dict[str, Any]:
         worker = self._worker
@@ -228,21 +229,16 @@ def sandbox_mechanisms() -> dict[str, str]:
         return sandbox.mechanisms
 
 
-def _answers(record: str, count: int) -> tuple[Answered, ...] | None:
+def _answered(text: str) -> Answered | None:
     """What a child wrote, read as what it is: text of a stranger. None where it has not the agreed form."""
     try:
-        data = json.loads(record)
+        data = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(data, list) or len(data) != count:
-        return None
-    answers: list[Answered] = []
-    for item in data:
-        match item:
-            case ["value", value]:
-                answers.append(Answered(value=value))
-            case ["error", str() as error]:
-                answers.append(Answered(error=error[:200] or "Error"))
-            case _:
-                return None
-    return tuple(answers)
+    match data:
+        case ["value", value]:
+            return Answered(value=value)
+        case ["error", str() as error]:
+            return Answered(error=error[:200] or "Error")
+        case _:
+            return None

@@ -4,10 +4,12 @@ Standard library only, started as `python -I -S -B`: no site-packages, so no tor
 behind a four-byte length. The first message out says what is in force, or why nothing is; then one answer per request.
 
     {"files": {"main.py": "depth = 7"}, "asked": [["main.py", "depth"]]}
- -> {"end": "answered", "record": "[[\"value\", 7]]"}
+ -> {"end": "answered", "answers": ["[\"value\", 7]"]}
 
-A child evaluates expressions and sends their values. What they ought to be is never sent in here: code that takes over
-its process can send any value it likes, but not one it has no way to know.
+A child runs the files, says that it is ready, and is then asked one expression at a time: no question is sent before the
+last one is answered, so code knows nothing of what it will be asked. Each answer carries the random number of its question;
+one that was written ahead has none. What the values ought to be is never sent in here: code that takes over its process can
+send any value it likes, but not one it has no way to know. Answers that came before a run ended badly stay.
 """
 
 from __future__ import annotations
@@ -99,8 +101,9 @@ class MemoryFiles:
         """The usual empty module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the file's text in the module."""
-        exec(compile(self.sources[module.__name__], f"{module.__name__}.py", "exec"), module.__dict__)  # noqa: S102 - this is the sandbox
+        """Run the file's text in the module, as any importer would: what this file imports from __future__ does not hold for it."""
+        code = compile(self.sources[module.__name__], f"{module.__name__}.py", "exec", dont_inherit=True)
+        exec(code, module.__dict__)  # noqa: S102 - this is the sandbox
 
 
 class Sink(io.TextIOBase):
@@ -121,33 +124,61 @@ def plain(value: Any, depth: int = 0) -> Any:
     raise TypeError(f"the value is a {kind.__name__}, not a number, a text, None or a list of them")
 
 
-def evaluate(files: Mapping[str, str], asked: Sequence[Sequence[str]]) -> str:
-    """Import each file that is asked about and evaluate the expressions in it; errors are answers too."""
+def load(path: str) -> ModuleType | str:
+    """The module of a file, or the text of the error that its import raised."""
+    try:
+        return importlib.import_module(path.removesuffix(".py").replace("/", "."))
+    except BaseException as error:  # noqa: BLE001 - whatever the code raises is what it answers
+        return _words_of(error)
+
+
+def evaluate(module: ModuleType | str, expression: str) -> tuple[str, Any]:
+    """What an expression comes to in a module; errors are answers too, those of its import among them."""
+    if isinstance(module, str):
+        return "error", module
+    try:
+        return "value", plain(eval(compile(expression, "<test>", "eval"), module.__dict__))  # noqa: S307 - this is the sandbox
+    except BaseException as error:  # noqa: BLE001 - as above
+        return "error", _words_of(error)
+
+
+def _words_of(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:200]
+
+
+def answer_all(request: int, out: int) -> None:
+    """Run the files, say so, and answer question after question until nobody asks; one line for each, its number first."""
+    loads, dumps, write = json.loads, json.dumps, write_all  # by their own names: the code may put others in their place
+    number, files, paths = loads(read_message(request))
     finder = MemoryFiles(files)
     for name in finder.sources:
         sys.modules.pop(name, None)
     sys.meta_path[:] = [finder, importlib.machinery.BuiltinImporter, importlib.machinery.FrozenImporter]
     sys.path[:], sys.stdout, sys.stderr = [], Sink(), Sink()
-    dumps, values = json.dumps, plain
-    answers: list[list[Any]] = []
-    for path, expression in asked:
-        try:
-            module: ModuleType = importlib.import_module(path.removesuffix(".py").replace("/", "."))
-            answers.append(["value", values(eval(compile(expression, "<test>", "eval"), module.__dict__))])  # noqa: S307 - this is the sandbox
-        except BaseException as error:  # noqa: BLE001 - whatever the code raises is what it answers
-            answers.append(["error", f"{type(error).__name__}: {error}"[:200]])
-    return dumps(answers)
+    modules = {path: load(path) for path in paths}
+    answer: Any = "ready"
+    while True:
+        write(out, f"{number} {dumps(answer)}\n".encode("utf-8", errors="replace"))
+        if not (body := read_message(request)):
+            return
+        number, path, expression = loads(body)
+        answer = evaluate(modules[path], expression)
+
+
+class Ended(Exception):
+    """A run is over before every question was answered; its text is the `end`."""
 
 
 class Child:
     """A process that stands ready behind the walls for one run; it is made ahead of time, while nobody waits.
 
-    It holds two descriptors: one to read its request from, which it then closes, and one for its answer.
+    It holds two descriptors: one to read questions from, and one for its answers.
     """
 
     def __init__(self, walls: Walls, *, time_s: float, memory_bytes: int) -> None:
         request, self.feed = os.pipe()
         self.source, out = os.pipe()
+        self.heard, self.num_heard = b"", 0
         self.pid = os.fork()
         if self.pid == 0:
             self._live(walls, request, out, cpu_s=math.ceil(time_s) + 1, memory_bytes=memory_bytes)
@@ -155,7 +186,7 @@ class Child:
         os.close(out)
 
     def _live(self, walls: Walls, request: int, out: int, *, cpu_s: int, memory_bytes: int) -> None:
-        """Close every other descriptor, put up the walls, wait, run, answer, end. Never returns."""
+        """Close every other descriptor, put up the walls, wait, answer, end. Never returns."""
         code, leave = 1, os._exit  # by its own name: the code may put another function in its place
         try:
             previous = 0
@@ -164,40 +195,58 @@ class Child:
                 previous = kept + 1
             os.closerange(previous, 256)
             walls.around_run(cpu_s=cpu_s, memory_bytes=memory_bytes)
-            if body := read_message(request):
-                os.close(request)
-                asked = json.loads(body)
-                write_all(out, evaluate(asked["files"], asked["asked"]).encode("utf-8", errors="replace"))
-                code = 0
+            answer_all(request, out)
+            code = 0
         finally:
             leave(code)
 
-    def run(self, body: bytes, *, time_s: float, wall_s: float) -> dict[str, str]:
-        """Hand over the request and wait for the answer, at most `time_s` seconds of its CPU time and `wall_s` in all.
+    def run(self, files: Mapping[str, str], asked: Sequence[Sequence[str]], *, time_s: float, wall_s: float) -> dict[str, Any]:
+        """Hand over the files, then one question after the other, in at most `time_s` seconds of its CPU time and `wall_s` in all.
 
-        `end`: "answered", "timeout", "too_much_output", or "died" where no answer came.
+        `end`: "answered", "timeout", "too_much_output", "unreadable" where something else came than an answer to the question, or
+        "died" where nothing came. `answers` are those that came before.
         """
-        end, record = "answered", b""
-        deadline, cpu_deadline = time.monotonic() + wall_s, self.cpu_s() + time_s
-        with suppress(BrokenPipeError):  # a child that could not put up its walls has ended: it "died"
+        limits = time.monotonic() + wall_s, self.cpu_s() + time_s
+        answers: list[str] = []
+        try:
+            self._ask((files, list(dict.fromkeys(path for path, _ in asked))), limits)
+            for question in asked:
+                answers.append(self._ask(question, limits))
+        except Ended as ended:
+            return {"end": str(ended), "answers": answers}
+        return {"end": "answered", "answers": answers}
+
+    def _ask(self, question: Sequence[Any], limits: tuple[float, float]) -> str:
+        """Send one message with a number that nobody could know, and return the line that answers to it."""
+        number = os.urandom(8).hex()
+        body = json.dumps([number, *question]).encode()
+        with suppress(BrokenPipeError):  # it has ended, which shows when its answer is read
             write_all(self.feed, len(body).to_bytes(4, "big") + body)
+        while b"\n" not in self.heard:
+            self._hear(limits)
+        line, _, self.heard = self.heard.partition(b"\n")
+        given, _, answer = line.partition(b" ")
+        if given != number.encode():
+            raise Ended("unreadable")
+        return answer.decode("utf-8", errors="replace")
+
+    def _hear(self, limits: tuple[float, float]) -> None:
+        """Wait for some output; raises Ended where the time is over, the output too long, or no more will come."""
+        deadline, cpu_deadline = limits
         while True:
             left_s = min(deadline - time.monotonic(), cpu_deadline - self.cpu_s())
             ready, _, _ = select.select([self.source], [], [], max(0.0, left_s))  # one thread: CPU time is at most wall time
-            if not ready and left_s > 0:
-                continue
-            if not ready:
-                end = "timeout"
+            if ready:
                 break
-            part = os.read(self.source, MAX_RECORD_BYTES)
-            record += part
-            if len(record) > MAX_RECORD_BYTES:
-                end = "too_much_output"
-            if not part or end != "answered":
-                break
-        if end == "answered" and not record:
-            end = "died"
-        return {"end": end, "record": record.decode("utf-8", errors="replace") if end == "answered" else ""}
+            if left_s <= 0:
+                raise Ended("timeout")
+        part = os.read(self.source, MAX_RECORD_BYTES)
+        self.num_heard += len(part)
+        self.heard += part
+        if self.num_heard > MAX_RECORD_BYTES:
+            raise Ended("too_much_output")
+        if not part:
+            raise Ended("unreadable" if self.heard else "died")
 
     def cpu_s(self) -> float:
         """The CPU time it has used, by the clock that Linux keeps for every process (clock_getcpuclockid)."""
@@ -246,7 +295,7 @@ def serve(walls: Walls, *, time_s: float, wall_s: float, memory_bytes: int) -> N
         if not body:
             child.bury()
             return
-        send(child.run(body, time_s=time_s, wall_s=wall_s))
+        send(child.run(**json.loads(body), time_s=time_s, wall_s=wall_s))
         child.bury()
 
 

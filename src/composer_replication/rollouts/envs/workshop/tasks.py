@@ -42,6 +42,7 @@ BUDGETS: Mapping[Kind, int] = {"change": 4, "set": 5, "fix": 5, "both": 8}
 """The messages that a faultless player needs, and not one more: each wasted call costs the reward."""
 
 NUM_FILES, LINES_PER_FILE, NUM_VALUES, NUM_HIDDEN_POINTS = 3, 2, 50, 2
+FRESH_BELOW = (100, 1_000_000)
 OPERATORS: Mapping[str, str] = {"add": "+", "sub": "-", "mul": "*", "div": "//", "mod": "%"}
 
 
@@ -96,9 +97,16 @@ class Task:
         for path, text in files.items():
             before, after = self.files[path].split("\n"), text.split("\n")
             free = {t.before for t in self.targets if t.path == path}
-            if len(before) != len(after) or any(old != new and old not in free for old, new in zip(before, after, strict=True)):
+            if len(before) != len(after):
                 return True
+            if any(old != new and (old not in free or len(new.splitlines()) > 1) for old, new in zip(before, after, strict=True)):
+                return True  # a line break of another kind (\r, form feed, U+2028) makes two lines of one
         return False
+
+    def line_now(self, target: Target, files: Mapping[str, str]) -> str:
+        """What stands in the place of a target's line, in files where nothing else was changed."""
+        number = self.files[target.path].split("\n").index(target.before)
+        return files[target.path].split("\n")[number]
 
 
 def make_task(seed: int | str, *, split: Split = "train", kind: Kind | None = None, shares: Mapping[Kind, float] = KIND_SHARES) -> Task:
@@ -154,6 +162,24 @@ def make_tasks(count: int, *, seed: int, split: Split = "train", shares: Mapping
         tasks.setdefault(task.id, task)
         number += 1
     return list(tasks.values())
+
+
+def fresh_checks(task: Task, rng: random.Random) -> tuple[Check, ...]:
+    """Points of a function that stand in no task: small and large ones, the first argument the larger one and the smaller one.
+
+    Empty where there is no function to ask.
+    """
+    found: list[Check] = []
+    for target in task.targets if task.kind == "fix" else ():
+        for below in FRESH_BELOW:
+            for larger_first in (True, False):
+                point = (0, 0)
+                while not _tells_apart(point):
+                    small, large = sorted(rng.sample(range(2, below), 2))
+                    point = (large, small) if larger_first else (small, large)
+                value = _compute(target.name, *point)
+                found.append(Check(path=target.path, expression=f"{target.name}({point[0]}, {point[1]})", expected=value))
+    return tuple(found)
 
 
 def _key(target: Target) -> tuple[str, ...]:
@@ -212,6 +238,11 @@ def _compute(name: str, x: int, y: int) -> int:
     return {"add": x + y, "sub": x - y, "mul": x * y, "div": x // y, "mod": x % y}[name]
 
 
+def _tells_apart(point: tuple[int, int]) -> bool:
+    """Whether every operator gives another value here: none passes by accident."""
+    return 0 not in point and len({_compute(name, *point) for name in OPERATORS}) == len(OPERATORS)
+
+
 def _checks(
     rng: random.Random, kind: Kind, files: Mapping[str, str], targets: tuple[Target, ...]
 ) -> tuple[tuple[Check, ...], tuple[Check, ...]]:
@@ -221,8 +252,8 @@ def _checks(
         points: list[tuple[int, int]] = []
         while len(points) < 1 + NUM_HIDDEN_POINTS:
             point = (rng.randrange(2, 10), rng.randrange(2, 10))
-            if len({_compute(name, *point) for name in OPERATORS}) == len(OPERATORS) and point not in points:
-                points.append(point)  # every operator gives another value here: none passes by accident
+            if _tells_apart(point) and point not in points:
+                points.append(point)
         checks = [Check(path=target.path, expression=f"{target.name}({x}, {y})", expected=_compute(target.name, x, y)) for x, y in points]
         visible, hidden = checks[:1], checks[1:]
     else:

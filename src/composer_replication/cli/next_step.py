@@ -1,0 +1,95 @@
+"""What to run next: computed from what lies in the work folder, so that no verb names a command that would be refused.
+
+sessions -> sites -> hints -> report -> (a model that can be trained) hints --audit -> build -> train -> evaluate -> report RUN
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from typing import Any
+
+from composer_replication.cli.job import Job
+from composer_replication.cli.student import TINY
+from composer_replication.core.codec import read_hints, read_sites
+from composer_replication.core.rundir import LATEST
+from composer_replication.core.stamps import stale
+from composer_replication.report.views import TRAINED
+
+TRAIN_PACKAGES = ("torch", "transformers", "accelerate")
+AUDIT = "hints --audit"
+
+
+def can_train() -> bool:
+    """Whether the packages of the extra `train` are installed; importing them takes seconds, so that is left to `doctor`."""
+    return all(find_spec(name) is not None for name in TRAIN_PACKAGES)
+
+
+def next_step(job: Job, *, has_settings: bool | None = None) -> str:
+    """The next command for this work folder as it is; `has_settings` where a settings file was written in this very call.
+
+    Example: sessions, sites and hints, and no PyTorch -> "recompose report"; with the page made -> "recompose doctor"
+    """
+    for path, verb in ((job.sessions, "ingest"), (job.sites, "sites")):
+        if not path.exists() or stale(path, work=job.work):
+            return job.command(verb)
+    if not any(site.category in TRAINED for site in read_sites(job.sites)):
+        return job.command("show session")
+    if not job.hints.exists() or stale(job.hints, work=job.work):
+        return job.command("hints")
+    if next(iter(read_hints(job.hints)), None) is None:
+        return job.command("show site")
+    page = job.work / "report.html"
+    if not page.exists() or page.stat().st_mtime < job.hints.stat().st_mtime:
+        return job.command("report")
+    if not can_train():
+        return job.command("doctor")  # it names the package and the command that brings it
+    return _training(job, has_settings=bool(job.loaded.files) if has_settings is None else has_settings)
+
+
+def _training(job: Job, *, has_settings: bool) -> str:
+    """The next command where logs, sites and hints are all there."""
+    if job.config.student.model == TINY:
+        if not has_settings:
+            return "recompose init"  # a settings file, to name the model in; from the tiny one nothing is to be had but the machinery
+    elif not job.audit.exists() or stale(job.audit, work=job.work) or not _of_this_student(job):
+        return job.command(AUDIT)
+    if job.audit.exists() and not _kept(job) and job.config.train.hint.weight:
+        return job.command("show site")
+    if not (job.examples / "meta.json").exists() or stale(job.examples, work=job.work):
+        return job.command("build")
+    return job.command("train") if not (job.runs / LATEST).exists() else f"{job.command('show run')} {LATEST}"
+
+
+def after_run(job: Job, name: str) -> str:
+    """What comes after a run was trained: the evaluation that its data allow, else its page."""
+    env = job.config.rollouts.env
+    if env and ":" not in env:
+        return f"{job.command('evaluate')} {name}"
+    if not env and held_out_sessions(job):
+        return f"{job.command('evaluate')} {name} --logs"
+    return f"{job.command('report')} {name}"
+
+
+def held_out_sessions(job: Job) -> int:
+    """How many sessions the examples as they were built leave out for evaluation."""
+    try:
+        return int(json.loads((job.examples / "meta.json").read_text("utf-8"))["held_out"]["held_out_sessions"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+def _of_this_student(job: Job) -> bool:
+    return _audit(job).get("student") == job.config.student.model
+
+
+def _kept(job: Job) -> bool:
+    return any(row.get("keeps") for row in _audit(job).get("kinds", []))
+
+
+def _audit(job: Job) -> dict[str, Any]:
+    try:
+        found = json.loads(job.audit.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,60 @@
+"""`recompose sessions`: what the store holds, and since when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from composer_replication.cli.flags import Common
+from composer_replication.cli.ingest_store import RECORD
+from composer_replication.cli.job import open_job
+from composer_replication.cli.lookup import ordinal
+from composer_replication.core.codec import raw_sessions
+from composer_replication.data.ingestion.record import Seen, read_record
+
+TIMES = ("started", "first_seen", "last_seen")
+
+
+def sessions(project: str = "", /, *, common: Common = Common()) -> int:
+    """What the store holds: every session with its project, its times, and when it was first and last seen in a log. Reads only.
+
+    Parameters
+    ----------
+    project
+        Only the sessions of this project.
+    """
+    job = open_job(common)
+    store = job.need_file(job.sessions, verb="ingest")
+    record = read_record(job.work / RECORD, sessions=store)
+    rows: list[dict[str, Any]] = []
+    for number, raw in enumerate(raw_sessions(store), 1):
+        head = raw.header["session"]
+        seen = record.sessions.get(raw.id) or Seen.of(raw.header, first_seen=record.since)
+        if project and project not in (seen.project, seen.project.rpartition("/")[2]):
+            continue
+        rows.append(
+            {
+                "ordinal": number,
+                "id": raw.id,
+                "project": seen.project,
+                "turns": head.get("num_turns", 0),
+                "bytes": len(raw.data),
+                "started": seen.started,
+                "ended": seen.ended,
+                "first_seen": seen.first_seen,
+                "last_seen": seen.last_seen,
+                "file": seen.file,
+                "requests": head.get("requests", 0),
+                "requests_verified": head.get("requests_verified", 0),
+                "context": f"verified {head.get('requests_verified', 0)} of {head['requests']}" if head.get("requests") else "",
+            }
+        )
+    columns = ("id", "project", "turns", "started", "first_seen", "last_seen", "context")
+    shown = [(ordinal(row["ordinal"]), *(str(row[name])[:16] if name in TIMES else row[name] for name in columns)) for row in rows]
+    job.screen.table(shown, head=("", *(name.replace("_", " ") for name in columns)))
+    size = sum(row["bytes"] for row in rows) / 1e6
+    job.screen.line(f"\n {len(rows)} sessions of {len({row['project'] for row in rows})} projects, {size:.1f} MB")
+    if record.forgotten:
+        job.screen.line(f" forgotten: {', '.join(record.forgotten)}  (recompose ingest --recall NAME)", style="dim")
+    job.tell_stale("sites.jsonl", "hints.jsonl", "preferences.jsonl", "curated.jsonl", "examples")
+    job.screen.result({"sessions": rows, "forgotten": record.forgotten})
+    return 0

@@ -1,0 +1,200 @@
+"""Secrets that the place they stand in gives away: URLs, headers, command lines, statements of SQL, lines of a tool's own file.
+
+A rule is tried where its needle stands in the text in small letters, and looks at some hundred letters from there on. Its group is
+the secret. What is assigned to a name is in core/secret_names.py.
+"""
+
+from __future__ import annotations
+
+import re
+
+from composer_replication.core.secret_tokens import END, Rule
+
+
+def _place(
+    kind: str,
+    needles: str,
+    pattern: str,
+    *,
+    by_line: bool = False,
+    by_word: bool = False,
+    odd: bool = False,
+    gate: str = "",
+    around: int = 0,
+) -> Rule:
+    """A rule for a place; its needles are in small letters, stand apart by ~ and are met in either case."""
+    return Rule(kind, tuple(needles.split("~")), re.compile(pattern), by_line, by_word, odd=odd, gate=gate, around=around)
+
+
+# A line of YAML, `password: letmein`: no digit or odd letter gives the value away, so only the whole line counts. What
+# stands in braces is code, and so are names of types, words about passwords, dotted names and what YAML does not take as text.
+_YAML_PASSWORD = (
+    r"(?<![{(\[,;]\n)[ \t]{0,40}(?:\d{1,7}[\t\u2192][ \t]{0,40})?(?:- )?(?i:password|passwd|secret):[ \t]{1,8}"
+    r"(?![*!~/%@.|>?=-])(?!(?i:str|bytes|string|int|integer|number|bool|boolean|any|text|char|varchar|unknown|never|object|required|true|false|yes|no|on|off)"
+    r"\b)(?!(?i:[\"']?\S{0,64}(?:passw|secret|hash|token|crypt|param|input|valid|option|string|field|null|none|cred|required)))"
+    r"(?![A-Za-z_]\w{0,40}\.)(?![A-Z][A-Za-z]{0,60}!?[ \t\r]{0,8}$)"
+    r"[\"']?([^\s\"'`,;()\[\]{}<>$\\|&#:]{4,64})[\"']?[ \t]{0,8}(?:#[^\n]{0,200})?\r?$(?!\s{0,80}(?:\d{1,7}[\t\u2192]\s{0,40})?[})\]])"
+)
+# Base64 of a name and a password mixes small and large letters; "Basic authentication" does not.
+_BASIC_HEADER = (
+    r"(?i:authorization\\{0,3}[\"']?\s{0,4}[:=,]\s{0,4}\\{0,3}[\"']?basic)\s{1,4}"
+    r"((?=[A-Za-z0-9+/]{0,200}[a-z0-9][A-Z])[A-Za-z0-9+/_-]{8,}={0,2})"
+)
+# Any scheme but those whose first word is no secret, or none: "Authorization: token ...", "Authorization: Bot ...".
+_AUTH_HEADER = (
+    r"(?i:authorization)\\{0,3}[\"']?\s{0,4}[:=,]\s{0,4}\\{0,3}[\"']?(?:[A-Za-z][A-Za-z-]{1,24}\s{1,4})?(?!(?i:AWS4-|hmac-|digest))"
+    r"([A-Za-z0-9._~+/-]{12,}={0,2})(?![A-Za-z0-9_(=])"
+)
+# From the first cookie that names a session or a login to the end of the cookies.
+_COOKIES = (
+    r"(?i:cookie)\\{0,3}[\"']?\s{0,2}:\s{0,4}\\{0,3}[\"']?(?:[^\s;=\"']{1,60}=[^\s;\"']{0,300};\s{0,2}){0,20}?"
+    r"[\w.-]{0,40}(?i:sess|sid|auth|token|jwt|login|remember)[\w.-]{0,40}=([^\s;\"'\\]{12,4000}(?:;\s{0,2}[^\s;=\"'\\]{1,60}=[^\s;\"'\\]{1,4000}){0,20})"
+)
+_WORD_OF_SHELL = r"[^\s\"'$`\\<>(){}\[\];|&]"
+_Q = r"[\"']?"
+# The words of a command line up to a flag, on one line and in one command.
+_WORDS = r"(?:[^\n|;&]{0,160}?\s)?"
+_VALUE = rf"{_Q}((?![-$<]){_WORD_OF_SHELL}{{4,128}})"
+_NOT_A_PORT = r"(?!\d{1,5}(?:[\s:\"';]|\Z))"
+_PIPED = rf"[^\n]{{0,80}}?(?:echo|printf)(?: -n| %s)?\s{{1,4}}{_Q}([^\s\"'|$<]{{4,200}}){_Q}\s{{0,4}}\|"
+
+
+def _flag(commands: str, flag: str) -> Rule:
+    """A command's name, then within the same command a flag, then a password."""
+    return _place("password", commands, rf"(?i:\w[\w-]{{0,24}}(?: [ax](?= ))?)\s{_WORDS}{flag}{_VALUE}")
+
+
+_URLS = (
+    _place(
+        "basic_auth",
+        "://",
+        r"(?<=[A-Za-z0-9])://[^\s:/@\"'`<>\[\]{}$\\]{0,100}:(?!\$[A-Z{(]|%s|\*\*\*)([^\s/\"'`<>\[\]{}\\]{3,160})@(?=[A-Za-z0-9\[])",
+    ),
+    _place("basic_auth", "://", r"(?<=[a-z0-9])://([A-Za-z0-9_.~=-]{16,400})(?::[\w-]{0,20})?@(?=[A-Za-z0-9\[])", odd=True),
+    _place("basic_auth", "@tcp(", r"[\w.$-]{1,64}:([^\s\"'`]{3,64})@tcp\(", by_word=True),
+    _place("basic_auth", "thin:", r"(?i:thin):[\w$#.-]{1,64}/([^\s@\"'/]{3,128})@"),
+    _place("basic_auth", "sqlplus", r"(?i:sqlplus)\s{1,4}(?:-\S{1,8}\s{1,4}){0,3}[\"']?[\w$#.-]{1,64}/([^\s@\"'/]{3,128})@"),
+    _place(
+        "rpc_key",
+        "alchemy.com/~infura.io/~quiknode.pro/~ankr.com/",
+        r"[a-z.]{6,20}/(?:[a-z0-9_-]{1,20}/){0,2}([A-Za-z0-9_-]{24,64})",
+        odd=True,
+    ),
+    _place("braintree_token", "access_token$", r"access_token\$[a-z]{4,12}\$[a-z0-9]{16}\$[a-f0-9]{32}"),
+    _place("onion_key", "ed25519-v3:", r"ED25519-V3:([A-Za-z0-9+/]{60,90}={0,2})"),
+    _place("otp_secret", "secret=", r"(?i:secret)=([A-Za-z2-7]{16,128}={0,6})", gate="otpauth"),
+)
+_HEADERS = (
+    _place("bearer_token", "bearer", r"(?i:bearer)(?:\s{1,4}|%20|\+|:\s{0,2})[\"']?([A-Za-z0-9._~+/-]{16,4000}={0,2})", odd=True),
+    _place("basic_auth", "authorization", _BASIC_HEADER),
+    _place("bearer_token", "authorization", _AUTH_HEADER, odd=True),
+    _place(
+        "basic_auth",
+        "basic ",
+        r"(?i:basic) ((?=[A-Za-z0-9+/]{0,60}[a-z0-9][A-Z])(?=[A-Za-z0-9+/]{0,60}[0-9])[A-Za-z0-9+/]{15,200}={0,2})(?![A-Za-z0-9_+/-])",
+        odd=True,
+    ),
+    _place("cookie", "cookie", _COOKIES, odd=True),
+)
+_LINES = (
+    _place("password", "password:", r"(?m)" + _YAML_PASSWORD, by_line=True),
+    _place("password", "passwd:", r"(?m)" + _YAML_PASSWORD, by_line=True),
+    _place("password", "secret:", r"(?m)" + _YAML_PASSWORD, by_line=True),
+    # host:port:database:user:password, a line of .pgpass
+    _place("password", ":5432:~:*:", r":(?:\d{4}|\*):[\w.*-]{1,64}:[A-Za-z_*][\w.@-]{0,63}:(?=[^\s]{0,127}[^\d\s])(\S{4,128})"),
+    _place("password", "login ", r"(?i:login)[ \t]{1,4}\S{1,64}\s{1,40}password[ \t]{1,8}(\S{4,128})", gate="machine"),  # a line of .netrc
+    _place(
+        "password",
+        "snmp-server community ~rocommunity ~rwcommunity ",
+        r"[\w-]{0,12}[ ]?(?i:community6?)[ \t]{1,8}(?!(?:public|private)\b)([^\s\"'<$]{4,64})",
+    ),
+    _place("password", "::add-mask::~issecret=true]", r"(?:::add-mask::|(?i:issecret=true)\][ ]{0,4})(\S{4,160})"),
+    _place(
+        "recovery_codes",
+        "recovery code~backup code~scratch code",
+        r"(?i:[a-z]{6,8} codes?)[^\n:]{0,80}:\s{0,8}((?:[-*\d.)\s]{0,8}(?=[a-z0-9-]{0,12}\d)[a-z0-9]{4,10}(?:[- ][a-z0-9]{4,10}){0,3}[\s,]{0,4}){2,20})",
+    ),
+    _place(
+        "pin",
+        "pin is ~pin: ~otp is ~otp: ~otp code~2fa code~mfa code~verification code~security code",
+        r"(?i:[a-z0-9]{3,12}(?: code)?)(?: is|:|=)[ ]{0,2}[\"'`]?(\d{4,8})\b",
+    ),
+    _place("password", "requirepass ~masterauth ", r"(?i:requirepass|masterauth)[ \t]{1,8}[\"']?([^\s\"'<$]{4,128})"),
+    _place(
+        "password",
+        "identified by~identified with",
+        r"(?i:identified\s{1,4}(?:with\s{1,4}\S{1,40}\s{1,4})?(?:by|as)\s{1,4}(?:password\s{1,4})?)"
+        r"(?:\\{0,3}[\"']([^\"'\s\\]{3,128})[\"'\\]|(?!(?i:password|random|values)\b)([^\s\"';]{6,128}))",
+    ),
+)
+_COMMANDS = (
+    _place("password", "mysql", rf"mysql\w{{0,12}}\s{_WORDS}-p(?![\d:]{{1,12}}(?:[\s\"';]|\Z)){_VALUE}"),
+    _place("password", " login ", rf" login {_WORDS}-p[ =]?{_NOT_A_PORT}{_VALUE}"),
+    _flag("mariadb", rf"-p{_NOT_A_PORT}"),
+    _flag(
+        "mongo~zip -~unzip ~sqlcmd~mosquitto_~winrm~crackmapexec~useradd~usermod~kinit",
+        rf"-[pP] {_NOT_A_PORT}",
+    ),
+    _flag("redis-cli", "(?:-a|--pass) ?"),
+    _flag("ldap", "-w "),
+    _flag("ssh-keygen", "-[NP] "),
+    _flag("openssl", "-(?:k|K|pass) "),
+    _flag("lftp", r"-u [^\s,]{1,64},"),
+    _flag("smbclient~smbmap", r"-U ?[^\s%]{1,64}%"),
+    _flag("wget ~http -~https -", r"(?:-a|-u|--auth)[ =]?[^\s:]{1,64}:"),
+    _flag("xfreerdp", r"(?:/p(?:ass(?:word)?)?:|-p )"),
+    _place(
+        "basic_auth",
+        "curl ",
+        r"curl [^\n]{0,200}?(?:-u|--user)[ =]?[\"']?[\w.@+-]{1,64}:((?=[^\s\"'$]{0,128}[\d!@#%^*+=])[^\s\"'$]{6,128})",
+    ),
+    _place("basic_auth", "curl ", r"curl [^\n]{0,200}?(?:-u|--user)[ =]?[\"']?([\w.-]{16,128}):?[\"'\s]", odd=True),
+    _place(
+        "password",
+        "login(~authenticate(~credential(~credentials(",
+        r"[\w.]{1,20}\(\s{0,8}[\"'][^\"'\n]{1,64}[\"']\s{0,2},\s{0,8}[\"']([^\"'\s]{6,128})[\"']",
+        odd=True,
+    ),
+    _place("token", " login ", r" login ([A-Za-z0-9._-]{20,400})(?=\s|\Z)", odd=True),
+    _place("token", " -k ", r" -k ([A-Za-z0-9._-]{24,400})(?=\s|\Z)", odd=True),
+    _flag("7z a ~7z x ", r"-p(?!\s)"),
+    _flag("twine ", "-p "),
+    _flag("snmpwalk~snmpget~snmpset", "-A "),
+    _flag("snmpwalk~snmpget~snmpset", "-X "),
+    _place("password", "rclone obscure ", rf"rclone obscure {_VALUE}"),
+    _place("password", "<auth-user-pass>", r"<auth-user-pass>\s{1,4}\S{1,80}\s{1,4}(\S{4,128})\s{1,4}<"),
+    _place("password", "assword:", r"assword:[^\n]{0,24}\n[^\n]{0,16}send(?: --)? \"([^\"\\\n]{4,64})"),
+    _place("password", "openssl passwd ", rf"openssl passwd (?:-\S{{1,12}} (?:-salt \S{{1,16}} )?){{0,3}}{_VALUE}"),
+    _place("password", "net user ", rf"net user \S{{1,40}} {_VALUE}(?=\s)"),
+    _place("password", "add-generic-password~add-internet-password", rf"add-\w{{1,10}}-password {_WORDS}-w {_VALUE}"),
+    _place("password", "sshpass", rf"sshpass\s{{1,4}}-p\s{{0,4}}{_VALUE}"),
+    _place(
+        "password",
+        "chpasswd",
+        rf"[^\n]{{0,80}}?[\s\"'][\w.-]{{1,32}}:([^\s\"':|]{{4,64}})[\"']?\s{{0,4}}\|[^\n|]{{0,40}}chpasswd",
+        by_line=True,
+    ),
+    _place("password", "--password-stdin~sudo -s~passwd --stdin", _PIPED, by_line=True),
+    _place(
+        "password", "htpasswd", rf"htpasswd\s{_WORDS}-\w{{0,6}}b\w{{0,6}}\s{{1,4}}(?:\S{{1,80}}\s{{1,4}})?[\w.@-]{{1,64}}\s{{1,4}}{_VALUE}"
+    ),
+    _place("password", "wpa_passphrase", rf"wpa_passphrase\s{{1,4}}\S{{1,64}}\s{{1,4}}{_VALUE}"),
+)
+_CRYPT = (
+    _place(
+        "password_hash",
+        "$2a$~$2b$~$2y$~$1$~$5$~$6$~$7$~$y$~$gy$~$apr1$~$md5$~$sha1$~$argon2~$scrypt$",
+        r"(?<![A-Za-z0-9$])\$(?:2[abxy]?\$\d\d\$[./A-Za-z0-9]{53}"
+        r"|(?:1|5|6|7|y|gy|sha1|apr1|md5)\$(?:rounds=\d{1,9}\$|[./A-Za-z0-9]{1,8}\$(?=[./A-Za-z0-9]{1,64}\$))?[./A-Za-z0-9]{1,64}\$[./A-Za-z0-9]{22,128}"
+        r"|argon2(?:id|i|d)\$v=\d{1,3}\$m=\d{1,9},t=\d{1,4},p=\d{1,4}\$[A-Za-z0-9+/]{8,100}\$[A-Za-z0-9+/]{16,200}|scrypt\$[^\s\"']{20,300})",
+    ),
+    _place("password_hash", "pbkdf2", r"(?i:pbkdf2)[_:-](?i:sha\d{1,3})[$:]\d{1,8}[$:][A-Za-z0-9./+]{4,64}[$:][A-Za-z0-9+/.=]{20,128}"),
+    _place("password_hash", "{ssha", r"\{(?i:ssha(?:256|512)?)\}[A-Za-z0-9+/=]{28,200}"),
+)
+_KEYS = (
+    _place("telegram_token", ":aa", r"(?<=\d{8}):AA[A-Za-z0-9_-]{33}" + END),
+    # A JSON web key: the private members have names of one or two letters.
+    _place("private_key", "kty", r"\"(?:d|k|p|q|dp|dq|qi)\\{0,3}\"\s{0,4}:\s{0,4}\\{0,3}\"([A-Za-z0-9_-]{16,1400})\\{0,3}\"", around=3000),
+    _place("private_key", "rsakeyvalue", r"<(?:D|P|Q|DP|DQ|InverseQ)>\s{0,8}([A-Za-z0-9+/=]{16,1400})\s{0,8}<", around=4000),
+)
+PLACE_RULES: tuple[Rule, ...] = (*_URLS, *_HEADERS, *_LINES, *_COMMANDS, *_CRYPT, *_KEYS)

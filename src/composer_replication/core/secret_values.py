@@ -1,0 +1,118 @@
+"""Whether a value that is assigned to a secret's name is a secret, or code, a path, a type, a placeholder.
+
+    looks_secret(PASSWORD, "tr0ub4dor&3x", literal=True)     ->  True
+    looks_secret(TOKEN, "settings.api_key2", literal=False)  ->  False
+
+How much a value has to show depends on its name: a password may be a word with a digit, a key is drawn at random.
+"""
+
+from __future__ import annotations
+
+import re
+
+from composer_replication.core.secret_letters import entropy_bits, is_random
+
+PASSWORD, TOKEN, OPAQUE = "password", "token", "opaque"
+"""What a name promises: a password, which somebody may have thought up; a token or a key; something that is secret only if it is random."""
+MIN_PASSWORD, MIN_RANDOM, MIN_MIXED, MIN_OPAQUE = 4, 12, 16, 20
+MIN_PASSWORD_BITS, MIN_BITS = 2.0, 3.0
+MASK = re.compile(r"\[REDACTED:[a-z_]+:[0-9a-f]{8}\]")
+_PLACEHOLDER = re.compile(
+    r"(?i)example|placeholder|redacted|change[_-]?(?:me|it|this)|replace[_-]?(?:me|this|with)|xxxx|\*\*\*|\.\.\.|•••|<[a-z]|your[_-]|insert[_-]"
+    r"|(?:^|[^a-z0-9])(?:your|dummy|fake|mock|sample|todo|tbd|test|testing|foo|bar|foobar|baz|undefined|null|nil|none|true|false|here|hidden|masked|removed|goes|some)(?:[^a-z0-9]|$)"
+)
+_DOC_WORDS = frozenset(
+    "password passwd pass pwd passphrase secret token key user username userpass mypassword mypass mysecret secretpassword yourpassword yourpass "
+    "login auth credentials string bytes required optional unknown default value values text input number integer boolean object "
+    "function method type field param parameter request response session cookie header body form data database server client admin root "
+    "postgres mysql redis mongo guest public private plain basic bearer oauth saml ldap kerberos x509 jwt hmac rsa prompt file env "
+    "environment vault keychain keyring stdin external internal enabled disabled always never auto manual hashed encrypted".split()
+)
+_COMMON = frozenset(
+    "letmein hunter2 qwerty qwertyuiop iloveyou sunshine princess dragon monkey football baseball superman batman trustno1 welcome1 "
+    "passw0rd p@ssw0rd p@ssword pa55word abc123 admin123 root123 toor changeit shadow master welcome 123456 12345678 123456789 1234567890 "
+    "000000 111111 starwars whatever freedom swordfish s3cret s3cr3t".split()
+)
+"""Passwords that everybody knows: no digit or odd letter gives them away."""
+_ATTRIBUTE = re.compile(r"[A-Za-z_]\w{0,60}(?:(?:\.|->|::|\?\.)[A-Za-z_]\w{0,60})+\Z")
+_PLAIN_WORDS = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*[_-]?\d{0,2}\Z")
+_CODE = re.compile(r"\$[\w({]|\{\{|\}\}|<%|#\{|[A-Za-z_]\w{0,60}\(|\)\Z|^[<{(\[]|\{[A-Za-z_.]{0,40}\}|=>|==.|^\$|&&|\|\|")
+_QUOTED_CODE = re.compile(
+    r"\$\{|\$\(|\{\{|\}\}|<%|#\{|^\$[A-Za-z_]+\Z|\w\(\w{0,40}\)|^<[^>]{0,80}>\Z|^[{(\[]|\{[A-Za-z_.]{0,40}\}|%\(|^%[sdv]\Z|=>"
+)
+_VARIABLE = re.compile(r"\$\{|\$\(|\{\{|<%|#\{|%\(|^\$|^%[A-Za-z_]+%\Z|^@[A-Za-z]")
+_RANDOM_BASE64 = re.compile(
+    r"(?=[A-Za-z0-9+/]{0,99}[a-z][A-Z0-9])(?=[A-Za-z0-9+/]{0,99}[A-Z][a-z0-9])(?=[A-Za-z0-9+/]{0,99}\d)[A-Za-z0-9+/]{40,400}={0,2}\Z"
+)
+_FILE = re.compile(
+    r"\.(?:py|js|ts|tsx|jsx|json|ya?ml|toml|pem|key|crt|cer|txt|md|html?|css|scss|go|rs|java|rb|php|sh|env|p12|pfx|jks|svg|png|vue)\Z"
+)
+_PARTS = re.compile(r"[A-Za-z]+|\d+")
+_PHRASE = re.compile(r"[a-z]{3,10}(?:-[a-z]{3,10}){3,8}\Z")
+_SYMBOL = re.compile(r"[!@#%^&*?+=~$;:,|]")
+_STRONG = re.compile(r"(?=[^a-z]{0,30}[a-z])(?=[^A-Z]{0,30}[A-Z])(?=[^!#%^*@&$]{1,30}[!#%^*@&$])[\w!#%^*@&$+-]{10,40}\Z")
+_UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}\Z")
+_HEX = re.compile(r"(?:[0-9a-f]{32,}|[0-9A-F]{32,})\Z")
+
+
+def is_placeholder(value: str) -> bool:
+    """Whether a value stands for a secret that is to be filled in: "your-key", "xxxx", "password".
+
+    >>> is_placeholder("your-api-key"), is_placeholder("tr0ub4dor")
+    (True, False)
+    """
+    return bool(_PLACEHOLDER.search(value)) or value.lower().strip("_-. ") in _DOC_WORDS
+
+
+def looks_secret(promise: str, value: str, *, quoted: bool = False, literal: bool = False) -> bool:
+    """Whether a value is a secret; `quoted` = it stands in quotes, `literal` = where code cannot stand: after NAME= in an environment.
+
+    >>> looks_secret(TOKEN, "9fK2mQ8xL4vB7nR1tY6w"), looks_secret(TOKEN, "settings.api_key2")
+    (True, False)
+    """
+    if len(value) < MIN_PASSWORD or MASK.search(value) or "[REDACTED:" in value or "://" in value or is_placeholder(value):
+        return False
+    if (_VARIABLE if literal else _QUOTED_CODE if quoted else _CODE).search(value):
+        return False
+    random = is_random(value)
+    if not random and not literal and (_ATTRIBUTE.match(value) or value[0] in ".~%@#/"):
+        return False
+    if _FILE.search(value) or (value.startswith(("/", "./", "../", "~/")) and not random and not _RANDOM_BASE64.match(value)):  # a path
+        return False
+    if promise == PASSWORD:
+        return _is_password(value, random, quoted=quoted, literal=literal)
+    digits, letters = sum(map(str.isdigit, value)), sum(map(str.isalpha, value))
+    if promise == OPAQUE:
+        return (
+            not _UUID.match(value)
+            and len(value) >= MIN_OPAQUE
+            and digits >= 2
+            and letters >= 2
+            and (random or bool(_HEX.match(value)))
+            and entropy_bits(value) >= MIN_BITS
+        )
+    if random and len(value) >= MIN_RANDOM:
+        return True
+    if len(value) < (8 if literal else MIN_MIXED) or digits < 2 or letters < 2 or _PLAIN_WORDS.match(value):
+        return False
+    return entropy_bits(value) >= (MIN_PASSWORD_BITS if literal else MIN_BITS)
+
+
+def _is_password(value: str, random: bool, *, quoted: bool, literal: bool) -> bool:
+    low = value.lower()
+    if random or low in _COMMON:
+        return True
+    digits, letters = sum(map(str.isdigit, value)), sum(map(str.isalpha, value))
+    if literal and letters and len(set(value)) >= MIN_PASSWORD:
+        return True
+    if not letters:
+        return digits == len(value) >= 6 and (quoted or literal) and len(set(value)) > 1
+    if _PHRASE.match(value):
+        return not any(word in _DOC_WORDS for word in re.split("[-_]", low))
+    if _PLAIN_WORDS.match(value):
+        return digits >= 1 and len(value) >= 6 and quoted and "_" not in value
+    if len(value) < 6 or entropy_bits(value) < MIN_PASSWORD_BITS:
+        return False
+    if _STRONG.match(value):
+        return True
+    return digits >= 1 or (quoted and bool(_SYMBOL.search(value)) and not value[0].isspace())

@@ -1,0 +1,149 @@
+"""What an artefact was made from, so that nobody uses it with other files: the one home of stamps.
+
+    write_stamp(work / "sites.jsonl", made_from=[work / "sessions.jsonl"])     # sites.meta.json beside it
+    stale(work / "hints.jsonl", work=work)     -> Stale(artefact="sites.jsonl", changed="sessions.jsonl", verbs=("sites", "hints"))
+
+An artefact is stale where a file that it was made from is another one now, or is stale itself: hints of sites of an older store
+speak about turns that stand elsewhere. One without a stamp is the user's own and is taken as it is. Examples name what they were
+built from in their meta.json, which counts as their stamp.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from composer_replication.core.errors import DataError
+from composer_replication.core.jsonl import write_json
+from composer_replication.core.rundir import RunDir, sha256_of
+
+VERB_OF: Mapping[str, str] = {
+    "sessions.jsonl": "ingest",
+    "sites.jsonl": "sites",
+    "hints.jsonl": "hints",
+    "audit.json": "hints --audit",
+    "answers.jsonl": "replay",
+    "preferences.jsonl": "replay",
+    "anchors.jsonl": "replay",
+    "curated.jsonl": "curate",
+    "examples": "build",
+}
+"""The verb that writes each artefact of a work folder, in the order of the pipeline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stale:
+    """Which artefact was made from which file that changed since, and the verbs that make all of it again, in order."""
+
+    artefact: str
+    changed: str
+    verbs: tuple[str, ...]
+
+    @property
+    def told(self) -> str:
+        """The fact in words."""
+        return f"{self.artefact} was made from another {self.changed} than lies here now: its turns may not be the ones that stand there"
+
+
+def write_stamp(artefact: Path, *, made_from: Sequence[Path]) -> None:
+    """Write beside an artefact which files it was made from."""
+    write_json(_stamp_of(artefact), {"made_from": {path.name: sha256_of(path) for path in made_from}})
+
+
+def made_from(artefact: Path) -> dict[str, str]:
+    """Name -> hash of the files that an artefact was made from; {} where it has no stamp. Raises DataError for a damaged stamp."""
+    path = artefact / "meta.json" if artefact.is_dir() else _stamp_of(artefact)
+    if not path.exists():
+        return {}
+    try:
+        value = json.loads(path.read_bytes())
+        if "made_from" in value:
+            return {str(name): str(sha256) for name, sha256 in value["made_from"].items()}
+        return hashes(value.get("inputs", ()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        verb = VERB_OF.get(artefact.name, "")
+        raise DataError(f"not a stamp: {error!r}", where=str(path), fix=f"run again: recompose {verb}" if verb else "remove it") from error
+
+
+def hashes(inputs: Iterable[Mapping[str, object]]) -> dict[str, str]:
+    """Name -> hash of a list of inputs, as examples and runs keep it; one's own pairs, from another folder, are left out.
+
+    >>> hashes([{"path": "recompose/sites.jsonl", "sha256": "5e2c"}, {"path": "mine/curated.jsonl", "sha256": "07af"}])
+    {'sites.jsonl': '5e2c'}
+    """
+    found = [(*str(one["path"]).replace("\\", "/").rpartition("/")[::2], str(one["sha256"])) for one in inputs]
+    return {name: sha256 for folder, name, sha256 in found if folder == found[0][0]}
+
+
+def changed(recorded: Mapping[str, str], *, folder: Path) -> list[str]:
+    """Those of the recorded files of a folder that are other files now, or gone."""
+    return [name for name, sha256 in recorded.items() if not (folder / name).exists() or _sha256(folder / name) != sha256]
+
+
+def stale(artefact: Path, *, work: Path) -> Stale | None:
+    """Why an artefact must not be used with the files of the work folder as they are now; None where nothing speaks against it."""
+    if not artefact.exists():
+        return None
+    found = _first(artefact, work, ())
+    if found is None:
+        return None
+    old = {name for name in VERB_OF if (work / name).exists() and _first(work / name, work, ()) is not None} | {artefact.name}
+    needed = _closure(artefact, work)
+    verbs = dict.fromkeys(VERB_OF[name] for name in VERB_OF if name in old & needed)
+    return Stale(artefact=found[0], changed=found[1], verbs=tuple(verbs))
+
+
+def stale_artefacts(work: Path) -> dict[str, Stale]:
+    """Every artefact of a work folder that is stale, in the order of the pipeline."""
+    return {name: one for name in VERB_OF if (work / name).exists() and (one := stale(work / name, work=work)) is not None}
+
+
+def changed_since(run: RunDir, *, work: Path) -> list[str]:
+    """Files of the work folder that are no longer those that a run was made from: its examples, and what these were built from."""
+    examples = work / "examples"
+    inputs = hashes(json.loads(run.manifest_json.read_bytes()).get("inputs", ()))
+    used = {name: sha256 for name, sha256 in inputs.items() if name in ("examples.jsonl", "pairs.jsonl")}
+    return changed(used, folder=examples) + (changed(made_from(examples), folder=work) if examples.is_dir() else [])
+
+
+def _first(artefact: Path, work: Path, seen: tuple[str, ...]) -> tuple[str, str] | None:
+    """(artefact, file that changed) nearest to the beginning of the pipeline."""
+    recorded = made_from(artefact)
+    inside = {name: sha256 for name, sha256 in recorded.items() if name in VERB_OF}
+    for name in inside:
+        if name not in seen and (work / name).exists() and (older := _first(work / name, work, (*seen, name))) is not None:
+            return older
+    for name in changed(inside, folder=work):
+        return artefact.name, name
+    return None
+
+
+def _closure(artefact: Path, work: Path) -> set[str]:
+    """An artefact and everything of the work folder that it was made from, directly or not."""
+    found, waiting = set[str](), [artefact.name]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += [one for one in made_from(work / name) if one in VERB_OF]
+    return found
+
+
+def _stamp_of(artefact: Path) -> Path:
+    return artefact.with_suffix(".meta.json")
+
+
+def _sha256(path: Path) -> str:
+    """The hash of a file or folder; of a file that did not change in the meantime it is worked out once."""
+    if path.is_dir():
+        return sha256_of(path)
+    about = path.stat()
+    return _hash_of(path.absolute(), about.st_size, about.st_mtime_ns, about.st_ino)
+
+
+@lru_cache(maxsize=64)
+def _hash_of(path: Path, size: int, mtime_ns: int, inode: int) -> str:
+    return sha256_of(path)

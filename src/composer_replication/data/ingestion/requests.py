@@ -1,0 +1,478 @@
+"""The prompts that the newest logs hold word for word (Claude Code 2.1.330): what was sent, checked by its hashes.
+
+    api-request-shape  {"shapeHash", "shape": {"system": [...], "tools": [...]}}
+    api-request-blob   {"hash", "message"}             a message that stands in no other record as it was sent
+    api-request        {"id", "base", "keep", "tail"}  the messages: the first `keep` of the request `base`, then those with these hashes
+    assistant          {"requestRef": id}              the answer to a request
+
+A hash is SHA-256 of the message as JSON in UTF-8 with sorted keys and without blanks, its content as a list of blocks. Only what hashes to
+what the log says is used: a session is laid out in the order of its requests where every one of them can be put together, else in the order
+of the log, and then none counts as verified. A message that the program sent with the role "system" in mid-conversation is a turn of the
+harness, as other reminders are: most templates have no place for such a message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from composer_replication.core.trace import CLEARED_TEXT, HARNESS, Block, Opaque, Text, Thinking, ToolCall, ToolResult
+from composer_replication.data.ingestion.authorship import authorship
+from composer_replication.data.ingestion.conversation import Conversation, Draft, Sent, Stretch
+from composer_replication.data.ingestion.lines import LineReader
+from composer_replication.data.ingestion.reader import tool_result
+from composer_replication.data.ingestion.records import RawBlock, is_deep
+from composer_replication.data.ingestion.tools import offered_tools
+
+MAX_RUN = 32
+"""So many user records at most make one message (the results of parallel calls)."""
+MAX_REQUESTS, MAX_MESSAGES, MAX_IN_BASES = 10_000, 20_000_000, 5_000_000
+"""So many requests, and messages of all of them together, are looked at: a hostile log could name a long base a million times."""
+
+
+class _Number(float):
+    """A number that remembers how it stands in the log: its digits are part of the hash."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    base: _Prompt | None
+    keep: int
+    tail: tuple[str, ...]
+    shape: str
+
+    def messages(self) -> list[str] | None:
+        """The hashes of all messages in order; None where a base is missing or too short."""
+        parts: list[tuple[str, ...]] = []
+        prompt: _Prompt | None = self
+        wanted = self.keep + len(self.tail)
+        while wanted:
+            if prompt is None or wanted > prompt.keep + len(prompt.tail):
+                return None
+            if wanted > prompt.keep:
+                parts.append(prompt.tail[: wanted - prompt.keep])
+                wanted = prompt.keep
+            prompt = prompt.base
+        return [one for part in reversed(parts) for one in part]
+
+
+@dataclass(slots=True)
+class _Spoken:
+    """A message that user records hold: their blocks, and for each block whether its record is meta, a summary, or known."""
+
+    blocks: list[tuple[Any, bool, bool, str]]
+
+
+@dataclass(slots=True)
+class Requests:
+    """What one file says about its requests, by stream ("" = the main one, else the subagent's id)."""
+
+    shapes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    blobs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    spoken: dict[str, list[_Spoken]] = field(default_factory=dict)
+    written: dict[str, list[str]] = field(default_factory=dict)
+    prompts: dict[str, dict[str, _Prompt]] = field(default_factory=dict)
+    answers: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+
+    def answered(self, stream: str) -> list[tuple[_Prompt, list[str]]]:
+        """The requests of a stream that were answered, in order, with the ids of the messages that answer them."""
+        answers = self.answers.get(stream, {})
+        return [(prompt, answers[name]) for name, prompt in self.prompts.get(stream, {}).items() if name in answers]
+
+
+def message_hash(message: Any) -> str:
+    """The hash under which a request names a message; "" for what is no message.
+
+    >>> message_hash({"role": "user", "content": "hi"}) == message_hash({"content": [{"type": "text", "text": "hi"}], "role": "user"})
+    True
+    """
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        return ""
+    return _hash_of(_blocks_of(message), message["role"])
+
+
+def shape_hash(shape: Any) -> str:
+    """The hash under which a request names its system prompt and tools.
+
+    >>> shape_hash({"tools": [], "system": []})[:8]
+    'd6a3087c'
+    """
+    return _sha256(_canonical(shape))
+
+
+def read_requests(lines: LineReader, *, last: int) -> Requests:
+    """Read a file once more for what its requests say, up to line `last`; lines that are not JSON are passed over."""
+    found, streams = Requests(), dict[str, _Stream]()
+    for number, line in lines:
+        if number > last:
+            break
+        record = _decode(line)
+        kind = record.get("type")
+        if kind == "api-request-shape" and isinstance(record.get("shape"), dict):
+            if shape_hash(record["shape"]) == record.get("shapeHash"):
+                found.shapes[record["shapeHash"]] = record["shape"]
+        elif kind == "api-request-blob":
+            if (name := message_hash(record.get("message"))) and name == record.get("hash"):
+                found.blobs[name] = record["message"]
+        elif kind == "api-request":
+            _add_prompt(found, record)
+        elif kind in ("user", "assistant") and isinstance(record.get("message"), dict):
+            key = str(record.get("agentId") or "") if record.get("isSidechain") else ""
+            streams.setdefault(key, _Stream(found, key)).take(record)
+    for stream in streams.values():
+        stream.close()
+    return found
+
+
+def _add_prompt(found: Requests, record: dict[str, Any]) -> None:
+    stream, name, tail, keep = str(record.get("agentId") or ""), record.get("id"), record.get("tail"), record.get("keep", 0)
+    if not isinstance(name, str) or not isinstance(tail, list) or not all(isinstance(one, str) for one in tail) or type(keep) is not int:
+        return
+    prompts = found.prompts.setdefault(stream, {})
+    base = prompts.get(str(record.get("base"))) if keep > 0 else None
+    while base is not None and keep <= base.keep:  # nothing of its own tail is kept: so every step to a base gives a message
+        base = base.base
+    if len(prompts) < MAX_REQUESTS:
+        prompts[name] = _Prompt(base, max(keep, 0), tuple(tail), str(record.get("shapeHash")))
+    else:
+        prompts[name] = _Prompt(None, 1, (), "")
+
+
+class _Stream:
+    """The user and assistant records of one conversation, and the hashes of the messages that they make."""
+
+    def __init__(self, found: Requests, key: str) -> None:
+        self._found, self._key = found, key
+        self._run: list[tuple[str, list[str], list[tuple[Any, bool, bool, str]]]] = []
+        self._contents: dict[str, list[Any]] = {}
+        self._seen: set[str] = set()
+        self._last = ""
+
+    def take(self, record: dict[str, Any]) -> None:
+        message, uuid = record["message"], str(record.get("uuid") or "")
+        if uuid in self._seen:
+            return
+        self._seen.add(uuid)
+        blocks = _blocks_of(message)
+        if record["type"] == "assistant":
+            name = str(message.get("id") or uuid)
+            if name != self._last:
+                self._run, self._last = [], name
+            self._contents.setdefault(name, []).extend(_canonical_block(block) for block in blocks)
+            if isinstance(record.get("requestRef"), str):
+                names = self._found.answers.setdefault(self._key, {}).setdefault(record["requestRef"], [])
+                if name not in names:
+                    names.append(name)
+            return
+        meta, summary = record.get("isMeta") is True, record.get("isCompactSummary") is True
+        self._run.append((uuid, [_canonical_block(block) for block in blocks], [(block, meta, summary, uuid) for block in blocks]))
+        del self._run[:-MAX_RUN]
+        for start in range(len(self._run)):
+            part = self._run[start:]
+            name = _hash_of_blocks([text for _, texts, _ in part for text in texts], "user")
+            self._found.spoken.setdefault(name, []).append(_Spoken([block for _, _, own in part for block in own]))
+
+    def close(self) -> None:
+        for name, texts in self._contents.items():
+            self._found.written.setdefault(_hash_of_blocks(texts, "assistant"), []).append(name)
+
+
+# ---- laying out --------------------------------------------------------------------------------------------------
+
+
+def lay_out(conversation: Conversation, requests: Requests, stream: str) -> Sent:
+    """Put a conversation into the order of its requests, in place; where one of them cannot be put together it stays as the log has it."""
+    answered = requests.answered(stream)
+    if not answered:
+        return Sent()
+    try:
+        stretches, verified = _Layout(conversation, requests).of(answered)
+    except (_CannotError, RecursionError):
+        return Sent(requests=len(answered))
+    conversation.lay_out(stretches)
+    entries: dict[str, Any] = {}
+    for prompt, _ in answered:
+        tools = requests.shapes[prompt.shape].get("tools")
+        entries.update((tool["name"], tool) for tool in tools or () if isinstance(tool, dict) and isinstance(tool.get("name"), str))
+    return Sent(requests=len(answered), verified=verified, tools=offered_tools(list(entries.values())))
+
+
+class _CannotError(Exception):
+    """A request cannot be put together from what the log holds."""
+
+
+_Key = tuple[str, int]
+"""A message: its hash, and which of several with the same words it is."""
+
+
+class _Layout:
+    """Drafts for the messages of requests, each placed once: as a new turn where it is first sent, in the context afterwards."""
+
+    def __init__(self, conversation: Conversation, requests: Requests) -> None:
+        self._conversation, self._requests = conversation, requests
+        self._drafts: dict[_Key, list[Draft]] = {}
+        self._keys: list[_Key] = []  # of the messages above the next one
+        self._key_of = {name: (one, place) for one, names in requests.written.items() for place, name in enumerate(names)}
+        self._system: dict[str, Draft] = {}
+        self._placed: set[int] = set()
+        self._gone: dict[_Key, list[str]] = {}
+        self._words: dict[int, Draft] = {}
+        self._cleared: list[str] = []
+        self._stretches: list[Stretch] = []
+        self._in_bases = 0
+
+    def of(self, answered: list[tuple[_Prompt, list[str]]]) -> tuple[list[Stretch], int]:
+        """The stretches, and in how many of them the model's message has exactly the request's messages above it."""
+        line: list[Draft] = []
+        verified = looked_at = 0
+        for prompt, names in answered:
+            hashes = prompt.messages()
+            looked_at += len(hashes or ())
+            if hashes is None or looked_at > MAX_MESSAGES or prompt.shape not in self._requests.shapes:
+                raise _CannotError
+            self._cleared = []
+            wanted = [*self._system_of(prompt), *self._messages(hashes)]
+            self._go_to(wanted, line)
+            current = self._stretches[-1]
+            verified += _same([*current.base, *current.drafts], wanted)
+            line = wanted
+            for name in names:
+                answer = self._conversation.by_message.get(name)
+                if answer is not None and id(answer) not in self._placed:
+                    self._place(answer)
+                    line = [*line, answer]
+                    self._keys.append(self._key_of[name])
+        self._rest()
+        for draft in (d for stretch in self._stretches for d in stretch.drafts):
+            if (sent := self._words.get(id(draft))) is not None:
+                draft.blocks = sent.blocks
+        return self._stretches, verified
+
+    def _place(self, draft: Draft) -> None:
+        self._stretches[-1].drafts.append(draft)
+        self._placed.add(id(draft))
+
+    def _go_to(self, wanted: list[Draft], line: list[Draft]) -> None:
+        """Make `wanted` what stands above the next message: the line goes on, or a new stretch begins."""
+        fresh = wanted[len(line) :]
+        goes_on = bool(self._stretches) and _same(wanted[: len(line)], line) and all(id(d) not in self._placed for d in fresh)
+        if not goes_on or tuple(self._cleared) != self._stretches[-1].cleared:
+            self._in_bases += len(wanted)
+            self._open([])
+            for draft in wanted:
+                current = self._stretches[-1]
+                if id(draft) not in self._placed:
+                    self._place(draft)
+                elif current.drafts:  # a new message (a summary) above an old one: the order is that of the request
+                    self._open([*current.base, *current.drafts, draft])
+                else:
+                    current.base.append(draft)
+            return
+        for draft in fresh:
+            self._place(draft)
+
+    def _open(self, base: list[Draft]) -> None:
+        self._in_bases += len(base)
+        if self._in_bases > MAX_IN_BASES:
+            raise _CannotError
+        self._stretches.append(Stretch(base, tuple(self._cleared)))
+
+    def _rest(self) -> None:
+        """What came after the last answer and was never sent; raises where a message of a model was in no request."""
+        tail: list[Draft] = []
+        for stretch in self._conversation.stretches:
+            for draft in stretch.drafts:
+                if draft.role == "assistant":
+                    if id(draft) not in self._placed:
+                        raise _CannotError
+                    tail = []
+                elif not draft.loose and draft.role != "system" and id(draft) not in self._placed:
+                    tail.append(draft)
+        for draft in tail:
+            self._place(draft)
+
+    # ---- messages ----------------------------------------------------------------------------------------------
+
+    def _system_of(self, prompt: _Prompt) -> list[Draft]:
+        blocks = self._requests.shapes[prompt.shape].get("system")
+        blocks = [{"type": "text", "text": blocks}] if isinstance(blocks, str) else blocks
+        texts = [b["text"] for b in blocks or () if isinstance(b, dict) and isinstance(b.get("text"), str)]
+        text = "\n\n".join(one for one in texts if not one.startswith("x-anthropic-billing-header"))
+        if not text:
+            return []
+        if text not in self._system:
+            self._system[text] = Draft("system", HARNESS, [Text(text)])
+        return [self._system[text]]
+
+    def _messages(self, hashes: list[str]) -> Iterator[Draft]:
+        above, self._keys = self._keys, []
+        used, places = set[_Key](), Counter[str]()
+        for position, name in enumerate(hashes):
+            key = above[position] if position < len(above) else (name, 0)
+            while key[0] != name or key in used:  # the same words sent twice are two messages
+                key = (name, places[name])
+                places[name] += 1
+            used.add(key)
+            self._keys.append(key)
+            if key not in self._drafts:
+                before = len(self._cleared)
+                self._drafts[key] = list(self._made(*key))
+                self._gone[key] = self._cleared[before:]
+                del self._cleared[before:]
+            self._cleared += self._gone[key]
+            yield from self._drafts[key]
+
+    def _made(self, name: str, place: int) -> Iterator[Draft]:
+        requests = self._requests
+        if (written := requests.written.get(name)) is not None:
+            yield self._of_model(written, place)
+        elif (spoken := requests.spoken.get(name)) is not None:
+            yield from self._of_user(spoken[min(place, len(spoken) - 1)].blocks)
+        elif (blob := requests.blobs.get(name)) is not None:
+            if blob["role"] == "assistant":
+                yield self._of_blob(_blocks_of(blob))
+            elif blob["role"] == "system":
+                texts = [b["text"] for b in _blocks_of(blob) if isinstance(b, dict) and isinstance(b.get("text"), str)]
+                yield Draft("user", HARNESS, [Text(one) for one in texts], "reminder")
+            else:
+                yield from self._of_user([(block, False, False, "") for block in _blocks_of(blob)])
+        else:
+            raise _CannotError
+
+    def _of_model(self, written: list[str], place: int) -> Draft:
+        draft = self._conversation.by_message.get(written[place]) if place < len(written) else None
+        if draft is None:
+            raise _CannotError
+        return draft
+
+    def _of_blob(self, blocks: list[Any]) -> Draft:
+        """The message of the log that was sent in other words: the same texts and calls, perhaps without its thinking."""
+        sent = [_block(block) for block in blocks]
+        said = [block for block in sent if not isinstance(block, Thinking)]
+        callers = (self._conversation.callers.get(block.id) for block in said if isinstance(block, ToolCall))
+        for draft in (next(callers, None), *self._conversation.by_message.values()):
+            if draft is not None and [block for block in draft.blocks if not isinstance(block, Thinking)] == said:
+                return draft
+        raise _CannotError
+
+    def _of_user(self, blocks: list[tuple[Any, bool, bool, str]]) -> Iterator[Draft]:
+        """Results as turns of their own, texts of one author as one turn."""
+        text: Draft | None = None
+        for block, meta, summary, uuid in blocks:
+            found = _block(block)
+            if isinstance(found, ToolResult):
+                text = None
+                yield self._result(found)
+                continue
+            if isinstance(found, Text) and not found.text:
+                continue
+            words = found.text if isinstance(found, Text) else ""
+            who = authorship(words, is_meta=meta, is_summary=summary)
+            if text is not None and (text.author, text.tag) == (who.author, who.tag):
+                text.blocks.append(found)
+                continue
+            before = self._conversation.at.get(uuid)
+            text = Draft("user", who.author, [found], who.tag, before is not None and before.known)
+            yield text
+
+    def _result(self, result: ToolResult) -> Draft:
+        """The turn of a result; what the model saw counts, where the log's own words for it differ."""
+        draft = self._conversation.answered.get(result.call_id)
+        if draft is None:
+            return Draft("tool", "environment", [result])
+        if self._words.get(id(draft), draft).blocks == [result]:
+            return draft
+        if result.text == CLEARED_TEXT:
+            self._cleared.append(result.call_id)
+            return draft
+        sent = Draft("tool", draft.author, [result], known=draft.known)
+        if id(draft) in self._placed:
+            return sent
+        self._words[id(draft)] = sent
+        return draft
+
+
+def _same(one: list[Draft], other: list[Draft]) -> bool:
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+
+
+# ---- JSON as it was hashed ---------------------------------------------------------------------------------------
+
+
+def _decode(line: bytes | None) -> dict[str, Any]:
+    try:
+        value = json.loads(line.decode("utf-8", "surrogatepass"), parse_float=_as_written) if line is not None else None
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _as_written(text: str) -> _Number:
+    number = _Number(text)
+    number.text = text
+    return number
+
+
+def _blocks_of(message: dict[str, Any]) -> list[Any]:
+    content = message.get("content")
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return content if isinstance(content, list) else []
+
+
+def _canonical(value: Any) -> str:
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(key, ensure_ascii=False)}:{_canonical(value[key])}" for key in sorted(value)) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_canonical, value)) + "]"
+    return value.text if isinstance(value, _Number) else json.dumps(value)
+
+
+def _canonical_block(block: Any) -> str:
+    if isinstance(block, dict) and "cache_control" in block:
+        block = {key: inner for key, inner in block.items() if key != "cache_control"}
+    try:
+        return _canonical(block)
+    except RecursionError:
+        return ""
+
+
+def _hash_of(blocks: list[Any], role: str) -> str:
+    return _hash_of_blocks([_canonical_block(block) for block in blocks], role)
+
+
+def _hash_of_blocks(texts: list[str], role: str) -> str:
+    return _sha256(f'{{"content":[{",".join(texts)}],"role":{json.dumps(role, ensure_ascii=False)}}}')
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()  # half of a surrogate pair as JSON writes it
+
+
+def _block(value: Any) -> Block:
+    """A block as the reader of records gives it."""
+    try:
+        raw = msgspec.convert(value, RawBlock)
+    except (msgspec.ValidationError, RecursionError, UnicodeEncodeError):
+        raise _CannotError from None
+    if raw.type == "text":
+        return Text(raw.text or "")
+    if raw.type == "thinking":
+        return Thinking(raw.thinking or "")
+    if raw.type == "tool_use" and type(raw.input) is dict and raw.id is not None and raw.name is not None and not is_deep(raw.input):
+        return ToolCall(raw.id, raw.name, raw.input)
+    if raw.type == "tool_result" and raw.tool_use_id is not None:
+        return tool_result(raw, raw.tool_use_id)
+    if raw.source is not None:
+        return Opaque(raw.type or "?", json.dumps({"media_type": raw.source.media_type}))
+    return Opaque(raw.type or "?", "" if is_deep(value) else json.dumps(value, ensure_ascii=False, separators=(",", ":")))

@@ -1,0 +1,242 @@
+"""The store: sessions.jsonl accumulates, because agents delete their logs; ingest.json remembers when and where each was seen.
+
+    record = read_record(work / "ingest.json", sessions=work / "sessions.jsonl")
+    plan = plan_merge(work / "sessions.jsonl", fresh, record=record, now="2026-11-22T13:31:56Z")
+    write_merged(plan, out)        # only where plan.is_changed
+
+A session is known by its id and by what it holds. The same log read again gives way to the newer reading (other settings, other words to
+redact); a log that has grown replaces what it grew from; one that holds less than the store never replaces it; one that differs without
+being a continuation is kept apart under a name of its own (s1~2). What was not met this time stays as it is, byte for byte.
+
+Only one session at a time is in memory, and of all others the place in the file, a hash and the ids of their calls as numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Set
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from composer_replication.core.codec import RawSession, raw_session_at, raw_sessions, session_bytes
+from composer_replication.core.trace import Session, Turn
+from composer_replication.data.ingestion.record import Record, Seen
+
+_NUMBERED = re.compile(r"~\d+$")
+_CALL = re.compile(rb'\["c","((?:[^"\\]|\\.){1,512})"')
+_MARK = 0xFFFFFFFFFFFFFFF
+
+
+class _Place(NamedTuple):
+    offset: int
+    length: int
+    sha256: str
+    log_sha256: str
+
+
+@dataclass(slots=True)
+class Plan:
+    """What becomes of each session of the store, and what is added.
+
+    `outcomes` are names of sessions by what became of them: added, grown, reread, same, shorter, apart, copies, forgotten, cleaned
+    (redacted anew), gone (not among these logs). `names` leads from the names of this reading to those in the store.
+    """
+
+    store: Path
+    record: Record
+    order: list[str] = field(default_factory=list)
+    old: dict[str, _Place] = field(default_factory=dict)
+    new: dict[str, bytes | tuple[Path, int, int]] = field(default_factory=dict)
+    outcomes: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    names: dict[str, str] = field(default_factory=dict)
+    is_changed: bool = False
+
+
+def base_name(session_id: str) -> str:
+    """A session's id without the number that tells versions apart.
+
+    >>> base_name("s1~2"), base_name("s1")
+    ('s1', 's1')
+    """
+    return _NUMBERED.sub("", session_id)
+
+
+def covers(long: tuple[Turn, ...], short: tuple[Turn, ...]) -> bool:
+    """Whether every turn of `short` stands in `long`, in the same order; a message that was cut off may have grown."""
+    rest = iter(long)
+    return all(any(_continues(turn, one) for turn in rest) for one in short)
+
+
+def _continues(turn: Turn, one: Turn) -> bool:
+    return turn.role == one.role and turn.blocks[: len(one.blocks)] == one.blocks
+
+
+def plan_merge(
+    store: Path,
+    fresh: Path,
+    *,
+    record: Record,
+    now: str,
+    mark: str = "",
+    clean: Callable[[Session], Session] | None = None,
+) -> Plan:
+    """Decide what becomes of the sessions in `store` and `fresh`; writes nothing. `record` is brought up to date.
+
+    `clean` redacts a stored session anew; it is applied where the session was stored under another `mark` (other words, another version).
+    """
+    plan = Plan(store=store, record=record)
+    for raw in raw_sessions(store) if store.exists() else ():
+        plan.order.append(raw.id)
+        plan.old[raw.id] = _place(raw)
+        record.sessions.setdefault(raw.id, Seen.of(raw.header, first_seen=record.since))
+    for name in record.sessions.keys() - plan.old.keys():
+        del record.sessions[name]
+    merge = _Merge(plan, fresh, now=now, mark=mark, clean=clean)
+    merge.run()
+    return plan
+
+
+def write_merged(plan: Plan, stream: BinaryIO) -> int:
+    """Write the store as planned; returns how many sessions."""
+    for name in plan.order:
+        new = plan.new.get(name)
+        if isinstance(new, bytes):
+            stream.write(new)
+            continue
+        path, offset, length = new if new is not None else (plan.store, *plan.old[name][:2])
+        stream.write(raw_session_at(path, offset, length).data)
+    return len(plan.order)
+
+
+class _Merge:
+    """One pass over the fresh sessions, then one over the names of the store."""
+
+    def __init__(self, plan: Plan, fresh: Path, *, now: str, mark: str, clean: Callable[[Session], Session] | None) -> None:
+        self.plan, self.fresh, self.now, self.mark, self.clean = plan, fresh, now, mark, clean
+        self.record = plan.record
+        self.family: dict[str, list[str]] = defaultdict(list)
+        for name in plan.old:
+            self.family[base_name(name)].append(name)
+        self.met: set[str] = set()
+
+    def run(self) -> None:
+        bases = {base_name(raw.id) for raw in raw_sessions(self.fresh)}
+        calls = self._calls_of([name for name in self.plan.order if base_name(name) not in bases])
+        for raw in raw_sessions(self.fresh):
+            self._meet(raw, calls)
+        for name in self.plan.order:
+            if name not in self.met and self.clean is not None and self.record.sessions[name].mark != self.mark:
+                self._clean(name)
+        self.plan.outcomes["gone"] = [name for name in self.plan.order if name not in self.met]
+
+    def _calls_of(self, names: list[str]) -> set[int]:
+        """The calls of sessions whose logs are not met this time: what a later session copied from them is still known as copied."""
+        found: set[int] = set()
+        for name in names:
+            place = self.plan.old[name]
+            data = raw_session_at(self.plan.store, place.offset, place.length).data
+            found.update(hash(call) & _MARK for call in _CALL.findall(data))
+        return found
+
+    def _meet(self, raw: RawSession, calls: set[int]) -> None:
+        plan, seen = self.plan, Seen.of(raw.header, first_seen=self.now, last_seen=self.now, mark=self.mark)
+        if self.record.is_forgotten(base_name(raw.id), seen.project):
+            plan.outcomes["forgotten"].append(raw.id)
+            return
+        decoded = raw.decode(where=str(self.fresh))
+        session = self._linked(decoded, calls)
+        if session.copied and not any(True for _ in session.assistant_turns()):
+            plan.outcomes["copies"].append(raw.id)
+            return
+        name, outcome, session = self._decide(session, seen)
+        plan.names[raw.id] = name
+        plan.outcomes[outcome].append(name)
+        self.met.add(name)
+        before = self.record.sessions.get(name)
+        dirty = name in plan.old and not self._is_clean(name)
+        if before is not None:
+            kept = replace(before, mark=self.mark) if outcome == "shorter" else seen
+            seen = replace(kept, first_seen=before.first_seen, last_seen=self.now)
+        self.record.sessions[name] = seen
+        if outcome in ("same", "shorter") and not dirty:
+            return
+        plan.is_changed = True
+        if name not in plan.old:
+            plan.order.append(name)
+        as_read = outcome != "shorter" and (session.id, session.copied, session.parent) == (raw.id, decoded.copied, decoded.parent)
+        plan.new[name] = (self.fresh, raw.offset, len(raw.data)) if as_read else session_bytes(session)
+
+    def _linked(self, session: Session, calls: set[int]) -> Session:
+        """The session with its parent under the name that it has in the store, and what it copied from sessions of earlier ingests told."""
+        parent = session.parent
+        if parent is not None and (name := self.plan.names.get(parent.session_id, parent.session_id)) != parent.session_id:
+            session = replace(session, parent=replace(parent, session_id=name))
+        copied = copied_turns(session, calls) if calls else 0
+        return replace(session, copied=copied) if copied > session.copied else session
+
+    def _decide(self, session: Session, seen: Seen) -> tuple[str, str, Session]:
+        """(name in the store, outcome, session to write)."""
+        family = [name for name in self.family[base_name(session.id)] if name not in self.met]
+        for name in sorted(family, key=lambda n: self.plan.old[n].log_sha256 != seen.log_sha256):
+            old = self._stored(name)
+            session = replace(session, id=name)
+            if old.copied > session.copied and old.turns[: old.copied] == session.turns[: old.copied]:
+                session = replace(session, copied=old.copied)
+            if replace(session, source=old.source, started=old.started, ended=old.ended) == old and self._is_clean(name):
+                return name, "same", old
+            if seen.log_sha256 and self.plan.old[name].log_sha256 == seen.log_sha256:
+                return name, "reread", session
+            if covers(session.turns, old.turns):
+                return name, "grown", session
+            if covers(old.turns, session.turns):
+                return name, "shorter", old
+        taken = {*self.plan.old, *self.plan.names.values()}
+        name = base_name(session.id) if self.family[base_name(session.id)] else session.id
+        count = 1
+        while name in taken:
+            count += 1
+            name = f"{base_name(session.id)}~{count}"
+        return name, "apart" if self.family[base_name(session.id)] else "added", replace(session, id=name)
+
+    def _is_clean(self, name: str) -> bool:
+        return self.clean is None or self.record.sessions[name].mark == self.mark
+
+    def _stored(self, name: str) -> Session:
+        """A session of the store as it would be stored today."""
+        place = self.plan.old[name]
+        session = raw_session_at(self.plan.store, place.offset, place.length).decode(where=str(self.plan.store))
+        return session if self._is_clean(name) or self.clean is None else self.clean(session)
+
+    def _clean(self, name: str) -> None:
+        """Redact a session again that the logs do not hold any more."""
+        data = session_bytes(self._stored(name))
+        self.record.sessions[name] = replace(self.record.sessions[name], mark=self.mark)
+        if hashlib.sha256(data).hexdigest() != self.plan.old[name].sha256:
+            self.plan.new[name] = data
+            self.plan.outcomes["cleaned"].append(name)
+            self.plan.is_changed = True
+
+
+def copied_turns(session: Session, calls: set[int]) -> int:
+    """How many leading turns stand in other sessions, by the ids of their calls."""
+    copied = 0
+    for index, turn in enumerate(session.turns):
+        ids = [call.id for call in turn.calls] + [result.call_id for result in turn.results]
+        if any(hash(one.encode("utf-8", "surrogatepass")) & _MARK in calls for one in ids):
+            copied = index + 1
+        elif ids:
+            break
+    return copied
+
+
+def _place(raw: RawSession) -> _Place:
+    log = raw.header["session"].get("source", {}).get("sha256", "")
+    return _Place(raw.offset, len(raw.data), hashlib.sha256(raw.data).hexdigest(), str(log))
+
+
+def kept_sessions(store: Path, *, names: Set[str]) -> Iterator[bytes]:
+    """The sessions of a store without those of these names, as they lie on disk."""
+    return (raw.data for raw in raw_sessions(store) if raw.id not in names)

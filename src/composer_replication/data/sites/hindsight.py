@@ -1,0 +1,60 @@
+"""What the rest of a session says about a verdict: a call and its result alone cannot tell a guess from a question.
+
+A path that is not there is a mistake where the message used it as a fact, and a sound question where it looked for it. A command that
+is not found is no mistake where the program turns out to be installed, only not on the path.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from composer_replication.core.trace import CallRef, Session, Text
+from composer_replication.data.sites.shell import parse, shell_command
+from composer_replication.data.sites.shell_rules import PATH_EXPLORED, PATH_STATED
+from composer_replication.data.sites.verdict import Verdict
+
+# "Let me check if there is a config for this", "see whether it exists": the last sentence before the call, or the call's description.
+_LOOKS_FOR = re.compile(
+    r"\b(?:if|whether)\b(?:[^.!?\n]|\.(?=\S)){0,60}\b(?:exists?|there(?:'s| is| are)|present|available|ha(?:s|ve) an?)\b"
+    r"|\b(?:is|are) there (?:an?|any)\b|\bany existing\b",
+    re.IGNORECASE,
+)
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
+_CHANGES_A_FILE = re.compile(r"edit|write|insert|replace", re.IGNORECASE)
+
+
+def with_hindsight(session: Session, ref: CallRef, verdict: Verdict) -> Verdict:
+    """The verdict on a call, read with the words of its message and what the session showed later."""
+    if verdict.category != "mistake":
+        return verdict
+    if verdict.kind in PATH_STATED and not _CHANGES_A_FILE.search(ref.call.name) and _LOOKS_FOR.search(_words_of(session, ref)):
+        return dataclasses.replace(verdict, category="failed_check", kind=PATH_EXPLORED)
+    if verdict.kind == "shell_unknown_command" and verdict.subject and _is_installed(session, ref, verdict.subject):
+        return dataclasses.replace(verdict, category="environment", kind="not_on_path")
+    return verdict
+
+
+def _words_of(session: Session, ref: CallRef) -> str:
+    """The last sentence of the message before the call, and the call's own description of itself."""
+    said = ""
+    for block in session.turns[ref.turn].blocks:
+        if isinstance(block, Text) and block.text.strip():
+            said = block.text
+    sentences = [one for one in _SENTENCE.split(said.strip()) if one]
+    description = ref.call.arguments.get("description")
+    return f"{sentences[-1] if sentences else ''}\n{description if isinstance(description, str) else ''}"
+
+
+def _is_installed(session: Session, ref: CallRef, program: str) -> bool:
+    """Whether a later call of the session runs the program by its full path, and none before did: until then nobody could know."""
+    found = False
+    for other in session.calls().values():
+        command = shell_command(other.call.name, other.call.arguments)
+        if command is None or f"/{program}" not in command or other.result is None or other.result.text.startswith("Exit code 127"):
+            continue
+        if any(s.name == program and s.program.startswith(("/", "~")) for s in parse(command).simple):
+            if other.turn <= ref.turn:
+                return False
+            found = True
+    return found

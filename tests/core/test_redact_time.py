@@ -1,0 +1,185 @@
+"""No text makes redaction slow: time per letter on hostile shapes, as a ratio to that of ordinary text measured beside it."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from composer_replication.core.redact import find_secrets
+from composer_replication.core.secret_blocks import BLOCK_WORDS
+from composer_replication.core.secret_names import WORDS
+from composer_replication.core.secret_places import PLACE_RULES
+from composer_replication.core.secret_tokens import INNER_MARKS, PLAIN_RULES, TOKEN_RULES
+
+CHARS = 60_000
+MAX_TIMES_ORDINARY = 150.0
+MAX_GROWTH = 12.0
+"""Four times the text may take so many times as long; a quadratic rule takes sixteen times as long and more."""
+ORDINARY = (
+    "2026-01-05 10:00:12 INFO user.cart - order 4411 took 12 ms; def read(self, order: str) -> None: return self._cart.get(order, 3)\n"
+)
+CLASSES = (
+    "a",
+    "A",
+    "7",
+    "f",
+    "aB3",
+    "0",
+    "_",
+    "-",
+    ".",
+    "/",
+    "+",
+    "=",
+    ":",
+    " ",
+    "\t",
+    "\n",
+    "\\",
+    '"',
+    "'",
+    "`",
+    "%",
+    "&",
+    "<",
+    ">",
+    "(",
+    "[",
+    "{",
+    "$",
+    "@",
+    "|",
+    ",",
+    ";",
+    "\x1b",
+    "\x00",
+    "^@",
+    "\u00e9",
+    "\u2192",
+    "x ",
+    "a=",
+    "a:",
+    "a\n",
+    "\\n",
+    "\\\\",
+    '\\"',
+    "%41",
+    "%25",
+    "&#",
+    "&#65;",
+    "\\u00",
+    "\\x41",
+    "0x",
+    "0x61,",
+    "97,",
+    "61 ",
+    "6161",
+    "61:",
+    "eJ",
+    "H4sI",
+    "cABh",
+    "ABAB",
+    "=\n",
+    "=3D",
+    '"+"',
+    "' '",
+    '",',
+    '" "',
+    "\\\n",
+    "\x1b[",
+    "\x1b[0m",
+    "^[[",
+    "</span>",
+    "<span ",
+    "<",
+    "\u2502 ",
+    "a b ",
+    "00000000: ",
+    "00000000: 6161 6161\n",
+    "[97,",
+    "chr(97).",
+    "JBSWY3DP",
+)
+GLUES = (
+    "",
+    " ",
+    "=",
+    ": ",
+    ' "',
+    '="',
+    " = '",
+    '":"',
+    ">",
+    "|",
+    "\n",
+    " is ",
+    "\t",
+    "(",
+    '", "',
+    ": |\n  ",
+    " -p ",
+    "://",
+    "aaaa",
+    "A1b2C3d4",
+    "A1b2C3d4E5f6G7h8\n",
+    "[",
+    "\\",
+    "@",
+)
+
+
+def words() -> list[str]:
+    """Every string that a rule looks for."""
+    rules = (*TOKEN_RULES, *PLAIN_RULES, *PLACE_RULES)
+    return sorted(
+        {w.word for w in WORDS}
+        | {n for rule in rules for n in rule.needles}
+        | set(INNER_MARKS)
+        | set(BLOCK_WORDS)
+        | {"-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----", "Private-Lines: 8", "kty"}
+    )
+
+
+def hostile(word: str, rng: random.Random) -> Iterator[str]:
+    """Units that nearly match where a word stands: the word alone, with what may follow it, with the beginning of a value."""
+    yield word
+    for glue in rng.sample(GLUES, 6):
+        yield word + glue
+        yield word + glue + rng.choice(("a", "A1b2C3d4", "a1" * 40, "a" * 300, "a b c d e f ", "a.b", "a:b:", "a=b; "))
+
+
+def seconds(text: str) -> float:
+    """CPU time of one look at a text, the better of two."""
+    best = float("inf")
+    for _ in range(2):
+        start = time.process_time()
+        find_secrets(text)
+        best = min(best, time.process_time() - start)
+    return best
+
+
+def filled(unit: str, chars: int) -> str:
+    return (unit * (chars // len(unit) + 1))[:chars]
+
+
+@pytest.fixture(scope="module")
+def ordinary() -> float:
+    """Seconds that as much ordinary text takes."""
+    return max(seconds(filled(ORDINARY, CHARS)), 1e-4)
+
+
+def slow(units: Iterator[str] | tuple[str, ...], ordinary: float) -> list[tuple[str, float]]:
+    """The units whose texts take too many times as long as ordinary text; looked at twice before they count."""
+    found = []
+    for unit in units:
+        text = filled(unit, CHARS)
+        ratio = seconds(text) / ordinary
+        if ratio > MAX_TIMES_ORDINARY:
+            ratio = min(ratio, seconds(text) / ordinary)
+        if ratio > MAX_TIMES_ORDINARY:
+            found.append((unit[:60], round(ratio)))
+    return found

@@ -1,0 +1,134 @@
+"""A full disk at any write: what was bought is kept, nothing of it is asked for again, and nothing more is bought."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from composer_replication.core.errors import NoSpaceError
+from composer_replication.core.teacher import Bought, Reply, Request
+from composer_replication.data.teachers.asking import Asker, Limits
+from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
+from composer_replication.data.teachers.room import SLOT_BYTES, Room, rooms_of
+from tests.data.teachers.made import Made, reply, request
+
+NAMES = [f"step {number}" for number in range(8)]
+
+
+class Full(Ledger):
+    """A ledger on a disk that has no room from its statement number `last` on."""
+
+    last, seen = 10**9, 0
+
+    def _transaction(self) -> Any:
+        self.seen += 1
+        return _full() if self.seen >= self.last else super()._transaction()
+
+
+class _full:
+    def __enter__(self) -> sqlite3.Connection:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing was begun."""
+
+
+def ask_all(ledger: Ledger, asked: list[str]) -> list[Any]:
+    """Ask everything; returns answers and errors."""
+
+    async def act(one: Request) -> Reply:
+        asked.append(one.turns[0].text)
+        await asyncio.sleep(0.001)
+        return reply(one.turns[0].text, usd=0.25)
+
+    async def work() -> list[Any]:
+        asker = Asker(ledger, limits={"here": Limits(at_once=3)})
+        return await asyncio.gather(*(asker.ask(Made(act), request(name)) for name in NAMES), return_exceptions=True)
+
+    return asyncio.run(work())
+
+
+@pytest.mark.parametrize("last", range(2, 20))
+def test_a_ledger_that_cannot_grow_loses_no_answer_and_asks_for_nothing_twice(tmp_path: Path, last: int) -> None:
+    path, asked = tmp_path / LEDGER_NAME, list[str]()
+    Full.last = last
+    with Full(path, max_usd=100.0) as ledger:
+        done = ask_all(ledger, asked)
+    stopped = [one for one in done if isinstance(one, BaseException)]
+    answered = {one.reply.turn.text for one in done if not isinstance(one, BaseException)}
+    assert all(isinstance(one, NoSpaceError) for one in stopped) and answered == set(asked)
+    assert bool(stopped) == (len(asked) < len(NAMES))
+    assert all("nothing that was bought is lost" in str(one) and getattr(one, "exit_code", 0) == 1 for one in stopped)
+    with Ledger(path, max_usd=100.0) as ledger:
+        assert ledger.totals().num_answers == len(asked) and ledger.totals().num_lost == 0, "an answer was lost"
+        done = ask_all(ledger, asked)
+        assert [one.reply.turn.text for one in done] == NAMES and sorted(asked) == sorted(NAMES), "an answer was paid for twice"
+        assert ledger.totals().spent_usd == 0.25 * len(NAMES) and not ledger.totals().in_flight_usd
+    assert not list(rooms_of(path))
+
+
+def test_where_there_is_no_room_for_an_answer_nothing_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*where: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    asked: list[str] = []
+    with Ledger(tmp_path / LEDGER_NAME, max_usd=100.0) as ledger:
+        done = ask_all(ledger, asked)
+        assert not asked and all(isinstance(one, NoSpaceError) and "none was asked for" in str(one) for one in done)
+        assert ledger.totals().booked_usd == 0.0
+
+
+def test_files_that_may_not_grow_are_survived(tmp_path: Path) -> None:
+    """Not injected: no file of a child may grow by more than so many pages (RLIMIT_FSIZE, as a quota does), for every number of pages."""
+    resource = pytest.importorskip("resource")
+    saved = 0
+    for pages in range(1, 60, 2):
+        folder = tmp_path / str(pages)
+        folder.mkdir()
+        path, asked = folder / LEDGER_NAME, list[str]()
+        Ledger(path, max_usd=100.0).close()
+        pid = os.fork()
+        if not pid:
+            code = 1
+            try:
+                with Ledger(path, max_usd=100.0) as ledger:
+                    ledger._room.make(16 * SLOT_BYTES)
+                    begun = (folder / f"{LEDGER_NAME}-wal").stat().st_size
+                    resource.setrlimit(resource.RLIMIT_FSIZE, (begun + pages * 4096, resource.RLIM_INFINITY))
+                    done = ask_all(ledger, asked)
+                    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+                    (folder / "asked").write_text("\n".join(asked))
+                    code = 0 if all(isinstance(one, (Bought, NoSpaceError)) for one in done) else 3
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, pages
+        before = (folder / "asked").read_text().split()
+        saved += any(records for _, _, records in rooms_of(path))
+        with Ledger(path, max_usd=100.0) as ledger:
+            assert ledger.totals().num_answers * 2 == len(before), "an answer was lost"
+            done = ask_all(ledger, asked)
+        assert [one.reply.turn.text for one in done] == NAMES and not set(asked) & set((folder / "asked").read_text().split("\n"))
+    assert saved > 3, "the ledger itself had room for everything: nothing was tried"
+
+
+def test_a_torn_record_is_left_out_and_one_of_a_live_process_is_left_alone(tmp_path: Path) -> None:
+    ledger = tmp_path / LEDGER_NAME
+    room = Room(ledger, owner="host:1:2:abcd")
+    room.make(100)
+    for record in (b"one", b"two", b"three"):
+        room.keep(record)
+    ((path, owner, records),) = rooms_of(ledger)
+    assert (owner, records) == ("host:1:2:abcd", [b"one", b"two", b"three"]) and path.stat().st_mode & 0o077 == 0
+    raw = bytearray(path.read_bytes())
+    raw[raw.index(b"three")] ^= 1
+    path.write_bytes(raw)
+    assert next(rooms_of(ledger))[2] == [b"one", b"two"]
+    with Ledger(ledger, max_usd=1.0, is_alive=lambda name: True):
+        assert path.exists()

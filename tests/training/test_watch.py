@@ -1,0 +1,60 @@
+"""The table of watched tokens: the same numbers however many rows of logits are held at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from composer_replication.core.config.hint import HintSettings
+from composer_replication.training import watch
+from composer_replication.training.reference import Reference
+from tests.training.small_student import make_example, make_student
+
+EXAMPLES = [make_example(0, length=40, hints=3), make_example(1, length=31, hints=2)]
+
+
+def table(**hint: Any) -> list[dict[str, Any]]:
+    student = make_student()
+    now = Reference(model=student.model, adapters=True)
+    how = HintSettings(**hint)
+    return watch.token_table(
+        EXAMPLES,
+        student=now,
+        teachers=[now, now] if how.teacher == "trust_region" else [now],
+        how=how,
+        tokenizer=student.tokenizer,
+        pad_id=student.pad_id,
+        max_tokens=1000,
+        device="cpu",
+    )
+
+
+@pytest.mark.parametrize("hint", [{}, {"divergence": "kl(student, teacher)"}, {"teacher": "trust_region", "trust": 0.3}])
+def test_the_table_is_the_same_in_chunks(hint: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = table(**hint)
+    assert [len(row["ids"]) for row in whole] == [3, 3, 3, 3, 3]
+    assert all(len(row[name]) == 3 for row in whole for name in ("student", "teacher", "divergence", "texts"))
+    monkeypatch.setattr(watch, "CHUNK", 2)
+    for chunked, row in zip(table(**hint), whole, strict=True):  # bits may differ where a chunk has one row: another matrix product
+        for name in ("student", "teacher", "divergence"):
+            assert chunked.pop(name) == pytest.approx(row.pop(name), rel=1e-4, abs=1e-7)
+        assert chunked == row
+
+
+def test_no_more_rows_of_logits_are_held_than_a_chunk_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message of 1,732 tokens whose logits were all held at once took 18 GB."""
+    asked: list[int] = []
+    project = Reference.project
+
+    def counted(self: Reference, hidden_ND: Tensor) -> Tensor:
+        asked.append(len(hidden_ND))
+        return project(self, hidden_ND)
+
+    monkeypatch.setattr(Reference, "project", counted)
+    monkeypatch.setattr(watch, "CHUNK", 4)
+    with torch.no_grad():
+        rows = table()
+    assert len(rows) == 5 and max(asked) == 4 and sum(asked) == 2 * 15
