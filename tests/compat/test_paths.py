@@ -11,10 +11,11 @@ import pytest
 
 import composer_replication
 from composer_replication.compat import paths
-from composer_replication.compat.names import GONE, MODULES, TO_COME, missing
+from composer_replication.compat.names import GONE, MODULES, TO_COME
 
-HERE = [(module, name) for module, names in MODULES.items() for name in names.split() if name != "*" and missing(name) is None]
-NOT_HERE = [(module, name) for module, names in MODULES.items() for name in names.split() if name != "*" and missing(name) is not None]
+LISTED = [(module, name) for module, names in MODULES.items() for name in names.split() if name != "*"]
+HERE = [(module, name) for module, name in LISTED if name not in TO_COME and name not in GONE]
+NOT_HERE = [(module, name) for module, name in LISTED if name in TO_COME or name in GONE]
 
 
 def of(module: str) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -148,3 +149,26 @@ def test_turns_and_examples_are_keywords_or_dictionaries() -> None:
 def test_errors_of_the_network_are_connection_errors(text: str) -> None:
     assert default_classify_error(text) == "connection_error"
     assert default_classify_error("the network layer has a bug") == "tool_error"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("command_not_found", "fish: Unknown command: foo"), ("command_not_found", "The term 'foo' is not recognized as the name of a cmdlet"),
+     ("command_not_found", "Error: spawn git ENOENT"), ("command_not_found", "/usr/bin/env: 'node': No such file or directory"),
+     ("file_not_found", "cat: env: No such file or directory"), ("file_not_found", "The system cannot find the file specified."),
+     ("file_not_found", "error: pathspec 'x' did not match any file(s) known to git"), ("permission_denied", "Access is denied."),
+     ("permission_denied", "remote: Permission to a/b.git denied to c."), ("permission_denied", "PermissionError: [Errno 13] x"),
+     ("syntax_error", "TabError: inconsistent use of tabs"), ("connection_error", "ConnectionResetError: [Errno 104]"),
+     ("connection_error", "net::ERR_CONNECTION_REFUSED"), ("tool_error", "String to replace not found in file."),
+     ("tool_error", "TimeoutError: the command took 120 s")],
+)  # fmt: skip
+def test_everyday_errors_have_the_guides_kinds(kind: str, text: str) -> None:
+    assert default_classify_error(text) == kind
+
+
+def test_a_long_error_takes_no_longer_than_its_length() -> None:
+    """240 KB of the beginning of a sentence took 14 s: each of them looked for its end in all the rest."""
+    began = time.process_time()
+    for piece in ("permission to use ", "env: ", "permission to ", "spawn ", "file "):
+        assert default_classify_error(piece * (400_000 // len(piece))) == "tool_error"
+    assert time.process_time() - began < 8.0

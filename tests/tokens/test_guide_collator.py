@@ -155,6 +155,12 @@ def test_examples_are_dictionaries_too_and_rewards_have_any_name(tokenizer: Any)
         make(tokenizer, rlvr_reward_key="score")([plain | {"final_reward": 0.5}])
 
 
+def test_messages_marked_untrained_are_in_no_mask(tokenizer: Any) -> None:
+    turns = [TraceTurn.of({**turn, "trained": n != 3}) for n, turn in enumerate(EXAMPLE.turns)]
+    batch = make(tokenizer)([TraceExample(turns=tuple(turns))])
+    assert tokenizer.decode(batch["input_ids"][0][batch["response_mask"][0].bool()]) == "Done.<|im_end|>"
+
+
 def test_without_settings_the_hint_is_the_one_that_a_turn_carries(tokenizer: Any) -> None:
     turns = [TraceTurn.of({**turn, "error_meta": {"hint": "Read it first."} if turn.error_kind else {}}) for turn in EXAMPLE.turns]
     batch = ComposerDataCollator(tokenizer, CollatorConfig())([TraceExample(turns=tuple(turns))])
