@@ -22,9 +22,13 @@ _FOOTER = re.compile(r"-{4,5}\s?END [A-Za-z0-9 ]{3,60}-{4,5}", re.IGNORECASE)
 _KEY_LETTERS = re.compile(r"[A-Za-z0-9+/]{16}")
 _CODE = re.compile(r"[(){}<>;]|[\"'][ \t]*[\"']")
 # What may stand between the lines of a key: line ends, also written out, numbers of lines, marks of a diff, quotes of literals.
-_BODY = re.compile(r"(?:[A-Za-z0-9+/=]{4,200}|(?:Proc-Type|DEK-Info|Comment|Version|Hash|Charset): [^\n\\]{1,80}|\\{1,4}[nr]|[\s\"'+,.|>\u2192]|\d{1,7}[:\t\u2192]){1,900}")
+_BODY = re.compile(
+    r"(?:[A-Za-z0-9+/=]{4,200}|(?:Proc-Type|DEK-Info|Comment|Version|Hash|Charset): [^\n\\]{1,80}|\\{1,4}[nr]|[\s\"'+,.|>\u2192]|\d{1,7}[:\t\u2192]){1,900}"
+)
 _PUTTY_END = re.compile(r"Private-MAC:\s{0,3}[0-9a-fA-F]{16,128}")
-_SIGNER = re.compile(r"untrusted comment:[^\n\\]{0,80}secret key[^\n\\]{0,40}(?:\r?\n|\\n)[ \t]{0,40}([A-Za-z0-9+/=]{40,400})", re.IGNORECASE)
+_SIGNER = re.compile(
+    r"untrusted comment:[^\n\\]{0,80}secret key[^\n\\]{0,40}(?:\r?\n|\\n)[ \t]{0,40}([A-Za-z0-9+/=]{40,400})", re.IGNORECASE
+)
 
 
 def key_blocks(page: Page) -> Iterator[Span]:
@@ -54,7 +58,9 @@ def _armoured(page: Page) -> Iterator[Span]:
             while footer_at >= 0 and low[footer_at - 1 : footer_at] not in ("-", " "):
                 footer_at = low.find("end ", footer_at + 1)
             footer_at = len(text) if footer_at < 0 else footer_at
-        footer = _FOOTER.search(text, max(header.end(), footer_at - 6), min(footer_at + MAX_FOOTER, len(text))) if footer_at < limit else None
+        footer = (
+            _FOOTER.search(text, max(header.end(), footer_at - 6), min(footer_at + MAX_FOOTER, len(text))) if footer_at < limit else None
+        )
         if footer is not None and _is_key(text[header.end() : footer.start()]):
             yield Span(header.start(), footer.end(), "private_key")
         elif footer is None and (body := _BODY.match(text, header.end(), limit)) and _is_key(body[0]):

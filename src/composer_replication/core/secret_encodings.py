@@ -33,13 +33,16 @@ _REST = re.compile(r"[^\s\"']{0,4000}")
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "e": "\x1b"}
 _LINE_ENDS = ("n", "r", "t", "b", "f", "e", "`")
 _PERCENT = re.compile(r"%(?:25)?([0-9A-Fa-f]{2})")
-_ENTITY = re.compile(r"&(?:#[xX]([0-9a-fA-F]{2,4})|#(\d{2,5})|(quot|amp|lt|gt|apos|equals|colon|num|dollar|excl|commat|sol|lowbar|plus|period|percnt));")
-_ENTITIES = dict(
-    zip("quot amp lt gt apos equals colon num dollar excl commat sol lowbar plus period percnt".split(), "\"&<>'=:#$!@/_+.%", strict=True)
+_ENTITY = re.compile(
+    r"&(?:#[xX]([0-9a-fA-F]{2,4})|#(\d{2,5})|(quot|amp|lt|gt|apos|equals|colon|num|dollar|excl|commat|sol|lowbar|plus|period|percnt));"
 )
+_NAMED = "quot amp lt gt apos equals colon num dollar excl commat sol lowbar plus period percnt"
+_ENTITIES: dict[str, str] = dict(zip(_NAMED.split(), "\"&<>'=:#$!@/_+.%", strict=True))
 _COLOUR = re.compile(r"(?:\x1b|\u241b|\^\[)(?:\[[0-9;?]{0,20}[A-Za-z]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)|[()][A-Z0-9])")
 _TAG = re.compile(r"</?(?:span|font|mark|em|b|i|strong|code|wbr)(?: [^<>\n]{0,160})?/?>", re.IGNORECASE)
-_INVISIBLE = re.compile("[\u200b\u200c\u200d\u2060\ufeff\u00ad]|.\x08|\x00(?=[\x01-\x7f]\x00)|(?<=\x00[\x01-\x7f])\x00|\\^@(?=.\\^@)|(?<=\\^@.)\\^@")
+_INVISIBLE = re.compile(
+    "[\u200b\u200c\u200d\u2060\ufeff\u00ad]|.\x08|\x00(?=[\x01-\x7f]\x00)|(?<=\x00[\x01-\x7f])\x00|\\^@(?=.\\^@)|(?<=\\^@.)\\^@"
+)
 _INVISIBLES = ("\x00", "^", "\u200b", "\u200c", "\u200d", "\u2060", "\ufeff", "\u00ad", "\x08")
 _IS_QUOTED = re.compile(r"=(?:3D|[ \t]?\r?\n)")
 _SOFT_BREAK = re.compile(r"=(?:([0-9A-F]{2})|[ \t]?\r?\n(?=\S))")
@@ -56,13 +59,21 @@ _LISTED = tuple(re.compile(rf"{q}(?<=[\w+/=.~:@!-]{q})[ \t]{{0,4}},\s{{0,40}}[bf
 _JOINS = ("join(", "concat(")
 # Codes of letters in a row: in brackets, or as calls that make a letter each.
 _CODE = r"(?:3[2-9]|[4-9]\d|1[01]\d|12[0-6]|10|13)"
-_NUMBERS = tuple(re.compile(rf"{bracket}\s{{0,20}}(?:{_CODE}\s{{0,2}},\s{{0,20}}){{11,4000}}{_CODE}(?!\d)") for bracket in (r"\[", r"\(", r"\{"))
+_NUMBERS = tuple(
+    re.compile(rf"{bracket}\s{{0,20}}(?:{_CODE}\s{{0,2}},\s{{0,20}}){{11,4000}}{_CODE}(?!\d)") for bracket in (r"\[", r"\(", r"\{")
+)
 _CHARS = re.compile(rf"ch(?:a)?r\({_CODE}\)(?:\s{{0,4}}(?:[,.+&]|\|\|)\s{{0,8}}ch(?:a)?r\({_CODE}\)){{7,4000}}", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
-_HEX_LIST = re.compile(r"(?:(?<=[\s\"'\[({:])|\A)(?:(?:0x)?(?:[2-7][0-9a-fA-F]|0[aAdD9])(?:[ :]|,\s{0,20})){11,4000}(?:0x)?(?:[2-7][0-9a-fA-F]|0[aAdD9])(?![0-9A-Za-z])")
-_SPACED_HEX = tuple(map(re.compile, (r" 6[0-9a-fA-F] [2-7][0-9a-fA-F][ \n]", r":6[0-9a-fA-F]:[2-7][0-9a-fA-F]:", r"0x6[0-9a-fA-F],\s{0,20}0x[2-7]")))
+_HEX_LIST = re.compile(
+    r"(?:(?<=[\s\"'\[({:])|\A)(?:(?:0x)?(?:[2-7][0-9a-fA-F]|0[aAdD9])(?:[ :]|,\s{0,20})){11,4000}(?:0x)?(?:[2-7][0-9a-fA-F]|0[aAdD9])(?![0-9A-Za-z])"
+)
+_SPACED_HEX = tuple(
+    map(re.compile, (r" 6[0-9a-fA-F] [2-7][0-9a-fA-F][ \n]", r":6[0-9a-fA-F]:[2-7][0-9a-fA-F]:", r"0x6[0-9a-fA-F],\s{0,20}0x[2-7]"))
+)
 _HEX_PAIR = re.compile(r"(?:0x)?([0-9a-fA-F]{2})")
-_DUMP = re.compile(r"(?m)^[ \t]{0,8}[0-9a-fA-F]{7,8}:?[ \t]{1,3}((?:[0-9a-fA-F]{2}){1,2}(?:[ \t]{1,3}(?:[0-9a-fA-F]{2}){1,2}){0,15})(?:[ \t]{2,60}[^\n]{0,20})?$\n?")
+_DUMP = re.compile(
+    r"(?m)^[ \t]{0,8}[0-9a-fA-F]{7,8}:?[ \t]{1,3}((?:[0-9a-fA-F]{2}){1,2}(?:[ \t]{1,3}(?:[0-9a-fA-F]{2}){1,2}){0,15})(?:[ \t]{2,60}[^\n]{0,20})?$\n?"
+)
 _HEX_RUN = re.compile(r"(?:0[xX])?((?:[2-7][0-9a-fA-F]|0[aAdD9]){12,20000})(?![0-9a-zA-Z])")
 _HEX_LINE = re.compile(r"\r?\n[ \t]{0,8}((?:[2-7][0-9a-fA-F]|0[aAdD9]){1,200})(?![0-9a-zA-Z])")
 # Text is bytes below 128: of four letters of base64 the first three have a bit that is not set. 18 bytes of it in a row are no chance.
@@ -70,7 +81,9 @@ _TEXT_RUN = re.compile(
     rf"(?:[A-Za-f][A-HQ-Xg-nw-z0-3][ABEFIJMNQRUVYZcdghkloptwxs014589][A-Za-z0-9+/_-]){{{MIN_BASE64_CHARS // 4}}}[A-Za-z0-9+/_-]*"
 )
 # UTF-16: every other byte is 0.
-_WIDE_RUN = re.compile(r"(?:(?:[A-Za-z0-9+/]{2}[AB][A-Za-z0-9+/]A[A-Za-z0-9+/]{2}A){2}|(?:A[A-Za-z0-9+/]{2}A[A-Za-z0-9+/]{2}[AB][A-Za-z0-9+/]){2}|//[45][A-Za-z0-9+/]{13})[A-Za-z0-9+/_-]{8,}")
+_WIDE_RUN = re.compile(
+    r"(?:(?:[A-Za-z0-9+/]{2}[AB][A-Za-z0-9+/]A[A-Za-z0-9+/]{2}A){2}|(?:A[A-Za-z0-9+/]{2}A[A-Za-z0-9+/]{2}[AB][A-Za-z0-9+/]){2}|//[45][A-Za-z0-9+/]{13})[A-Za-z0-9+/_-]{8,}"
+)
 _PACKED_RUN = re.compile(r"(?:H4sI|eJ[wxyz]|eN[oq])[A-Za-z0-9+/_-]{20,}")
 _BASE32_RUN = re.compile(r"[A-Z2-7]{32,20000}(?![A-Za-z0-9])")
 _LINE = re.compile(r"((?:\r?\n|\\n)[ \t]*(?:\d{1,6}[\t\u2192][ \t]*|[+>|#*][ \t]?)?)([A-Za-z0-9+/_-]{4,})")

@@ -54,7 +54,8 @@ _GLUE = re.compile(
 # A value in quotes may stand behind a letter that marks a kind of literal, or in a call that only passes it on.
 _OPEN = re.compile(
     r"(?:[brufn@$]{1,2}(?=[\\\"'])|(?:[\w.]{0,30}(?:secretstr|secret|string|str|bytes|some|from|text|new|sensitive|ok|of|literal|trim|encode|quote|arc|box)(?:::new|::from)?\(\s{0,2})|string\(\d{1,4}\)\s{0,2}"
-    r"|\[\s{0,2}(?=[\\\"']))?(\\{0,7})([\"'`])", re.IGNORECASE
+    r"|\[\s{0,2}(?=[\\\"']))?(\\{0,7})([\"'`])",
+    re.IGNORECASE,
 )
 _INSIDE = {q: re.compile(rf"([^{q}\n\\]{{1,300}}(?:\\[^{q}nrt\\\n][^{q}\n\\]{{0,200}}){{0,8}})\\{{0,7}}{q}") for q in "\"'`"}
 _BARE = re.compile(r"[^\s\"'`<>\\|\u2502\x00-\x1f]{4,200}")
@@ -63,9 +64,7 @@ _CUT = re.compile(r"[,;&|](?=\s|\Z|[\"']?[\w.-]{1,40}[\"']?\s?[=:])|\)[;,.)]|\]\
 _SCHEME = re.compile(r"(?i)(?:bearer|basic|token|apikey|key)\s+(\S+)\Z")
 # The lines below `private_key: |`; before their indentation may stand what numbers lines or marks them in a diff.
 _BELOW = r"(?:\\{1,3}r|\r)?(?:\n|\\{1,3}n)(?:[ \t]{0,8}\d{1,7}[\t\u2192]|\+)?[ \t]{1,40}"
-_BLOCK = re.compile(
-    rf"[\"']?[ \t]{{0,2}}:[ \t]{{0,4}}[|>][+-]?(?={_BELOW})(?P<block>(?:{_BELOW}[^\s\"'`\\]{{4,200}}){{1,100}})"
-)
+_BLOCK = re.compile(rf"[\"']?[ \t]{{0,2}}:[ \t]{{0,4}}[|>][+-]?(?={_BELOW})(?P<block>(?:{_BELOW}[^\s\"'`\\]{{4,200}}){{1,100}})")
 
 
 _INSERT = re.compile(r"insert\s{1,4}into\s{1,4}\S{1,80}\s{0,4}\(([^()]{1,800})\)\s{0,4}values\s{0,8}", re.IGNORECASE)
@@ -136,14 +135,83 @@ WORDS = (
 _KEY_BEFORE = tuple(
     word + sep
     for word in (
-        *("api", "access", "private", "auth", "account", "encryption", "encrypt", "signing", "sign", "secret", "master", "service", "app", "application"),
-        *("storage", "shared", "subscription", "deploy", "webhook", "hmac", "jwt", "client", "license", "write", "admin", "root", "security"),
-        *("server", "project", "integration", "ssh", "rsa", "aes", "ingest", "preshared", "function", "host", "consumer", "crypto", "data", "session", "stripe", "openai"),
+        *(
+            "api",
+            "access",
+            "private",
+            "auth",
+            "account",
+            "encryption",
+            "encrypt",
+            "signing",
+            "sign",
+            "secret",
+            "master",
+            "service",
+            "app",
+            "application",
+        ),
+        *(
+            "storage",
+            "shared",
+            "subscription",
+            "deploy",
+            "webhook",
+            "hmac",
+            "jwt",
+            "client",
+            "license",
+            "write",
+            "admin",
+            "root",
+            "security",
+        ),
+        *(
+            "server",
+            "project",
+            "integration",
+            "ssh",
+            "rsa",
+            "aes",
+            "ingest",
+            "preshared",
+            "function",
+            "host",
+            "consumer",
+            "crypto",
+            "data",
+            "session",
+            "stripe",
+            "openai",
+        ),
     )
     for sep in ("", "_", "-", ".", " ")
 )
 _MAX_KEY_BEFORE = max(map(len, _KEY_BEFORE))
-_PASS_BEFORE = ("db", "user", "root", "admin", "my", "smtp", "ftp", "ssh", "pg", "http", "proxy", "mail", "store", "key", "sql", "redis", "mongo", "vault", "bind", "api", "app", "web")
+_PASS_BEFORE = (
+    "db",
+    "user",
+    "root",
+    "admin",
+    "my",
+    "smtp",
+    "ftp",
+    "ssh",
+    "pg",
+    "http",
+    "proxy",
+    "mail",
+    "store",
+    "key",
+    "sql",
+    "redis",
+    "mongo",
+    "vault",
+    "bind",
+    "api",
+    "app",
+    "web",
+)
 _NAME_BACKWARDS = re.compile(r"[A-Za-z0-9_.-]{0,60}")
 _HARMLESS_NAME = re.compile(
     r"(?:^|[._-])(?:next|prev|previous|page|pages|continuation|pad|eos|bos|unk|cls|sep|mask|stop|start|end|special|cancel|cancellation|sync|num|max|min|total|count|n)"
@@ -156,7 +224,9 @@ _MORE_HARMLESS = re.compile(
     r"_(?:count|counts|type|types|name|names|path|file|url|uri|id|ids|len|length|size|limit|ttl|expiry|expires|field|hash|policy|regex|pattern|prefix|header|arn|version|env|var|dir|usage|budget|index|rotation|algorithm|alg|format|bits|bytes|min|max)(?:_|\Z)"
 )
 _ENV_NAME = re.compile(r"[A-Z][A-Z0-9_]{2,}\Z")
-_COMMAND_BEFORE = re.compile(r"(?i)(?:\b(?:set|setx|setenv|env|export|config|configure|arg|put|add|secret|secrets|global|-gx|-x|--global|password|user|login)[ \t]{1,4}(?:[\w./:@-]{1,60}[ \t]{1,4})?)\Z")
+_COMMAND_BEFORE = re.compile(
+    r"(?i)(?:\b(?:set|setx|setenv|env|export|config|configure|arg|put|add|secret|secrets|global|-gx|-x|--global|password|user|login)[ \t]{1,4}(?:[\w./:@-]{1,60}[ \t]{1,4})?)\Z"
+)
 _PASSWORD_NAME = re.compile(r"(?i)passw|passphrase|passcode|pwd|pswd|(?:^|[^a-z])pass\Z|[a-z]Pass\Z|mnemonic")
 _WORDS_OF_PHRASE = re.compile(r"[a-z]{2,12}(?:[ -][a-z]{2,12}){2,30}\Z")
 _FILLED_IN = re.compile(r"\$[({]|\{\{|%\(|<%")
@@ -266,14 +336,17 @@ def _promise(page: Page, at: int, end: int, name: str, word: Word, more: str | N
     apart = not before.isalnum() or (text[at].isupper() and not before.isupper()) or (before.isdigit())
     if word.apart and not apart and not (word.word in ("pass", "pw", "pwd") and page.low.endswith(_PASS_BEFORE, max(0, at - 8), at)):
         return None
-    if word.word.startswith("session") and page.low[end : end + 1] not in ("=", "\t"):  # in a log it names the session, in a cookie it opens it
+    if word.word.startswith("session") and page.low[end : end + 1] not in (
+        "=",
+        "\t",
+    ):  # in a log it names the session, in a cookie it opens it
         return None
     if word.word == "key":
         if page.low.endswith(_KEY_BEFORE, max(0, at - _MAX_KEY_BEFORE), at):
             return OPAQUE if more else TOKEN
         if before in ("?", "&"):  # the name in a URL
             return OPAQUE
-        return OPAQUE if apart and len(name) > end - at and before in ("_", "-", ".") or (apart and before.isalnum()) else None
+        return OPAQUE if (apart and len(name) > end - at and before in ("_", "-", ".")) or (apart and before.isalnum()) else None
     return OPAQUE if more else word.promise
 
 
@@ -347,7 +420,11 @@ def _goes_on(text: str, start: int, end: int) -> tuple[str, int] | None:
 def _is_rest(rest: str, value: str) -> bool:
     if not any(map(str.isdigit, rest)) or _DATED.match(rest):
         return False
-    return len(rest) <= 200 and (any(map(str.isalpha, rest)) or len(rest) > 5) and (is_random(rest) or is_random(value + rest) or bool(_HEX_ONLY.match(value + rest)))
+    return (
+        len(rest) <= 200
+        and (any(map(str.isalpha, rest)) or len(rest) > 5)
+        and (is_random(rest) or is_random(value + rest) or bool(_HEX_ONLY.match(value + rest)))
+    )
 
 
 def _in_markup(text: str, name_at: int, glue: re.Match[str]) -> bool:

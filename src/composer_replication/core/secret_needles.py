@@ -15,10 +15,12 @@ from operator import itemgetter
 from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
-_RARE_FIRST = "Q^XKZ~@?Yzqj<VJ;|+&>#B%Gj!{$(*OMWHN*LFPRUxA9E87DI_65T04C=S3k:lywgpumbc1f2\\.vdh-/\"nioasrte "
+_RARE_FIRST = 'Q^XKZ~@?Yzqj<VJ;|+&>#B%Gj!{$(*OMWHN*LFPRUxA9E87DI_65T04C=S3k:lywgpumbc1f2\\.vdh-/"nioasrte '
 """Letters by how rarely source code and its logs hold them, the rarest first; measured on public sessions."""
 SHORT = 240
 """In a text of fewer letters one look for all letters is faster than one for each."""
+
+
 class _Needle(NamedTuple):
     text: str
     anchor: int

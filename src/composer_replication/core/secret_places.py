@@ -12,7 +12,15 @@ from composer_replication.core.secret_tokens import END, Rule
 
 
 def _place(
-    kind: str, needles: str, pattern: str, *, by_line: bool = False, by_word: bool = False, odd: bool = False, gate: str = "", around: int = 0
+    kind: str,
+    needles: str,
+    pattern: str,
+    *,
+    by_line: bool = False,
+    by_word: bool = False,
+    odd: bool = False,
+    gate: str = "",
+    around: int = 0,
 ) -> Rule:
     """A rule for a place; its needles are in small letters, stand apart by ~ and are met in either case."""
     return Rule(kind, tuple(needles.split("~")), re.compile(pattern), by_line, by_word, odd=odd, gate=gate, around=around)
@@ -66,7 +74,13 @@ _URLS = (
     _place("basic_auth", "@tcp(", r"[\w.$-]{1,64}:([^\s\"'`]{3,64})@tcp\(", by_word=True),
     _place("basic_auth", "thin:", r"(?i:thin):[\w$#.-]{1,64}/([^\s@\"'/]{3,128})@"),
     _place("basic_auth", "sqlplus", r"(?i:sqlplus)\s{1,4}(?:-\S{1,8}\s{1,4}){0,3}[\"']?[\w$#.-]{1,64}/([^\s@\"'/]{3,128})@"),
-    _place("rpc_key", "alchemy.com/~infura.io/~quiknode.pro/~ankr.com/", r"[a-z.]{6,20}/(?:[a-z0-9_-]{1,20}/){0,2}([A-Za-z0-9_-]{24,64})", odd=True),
+    _place(
+        "rpc_key",
+        "alchemy.com/~infura.io/~quiknode.pro/~ankr.com/",
+        r"[a-z.]{6,20}/(?:[a-z0-9_-]{1,20}/){0,2}([A-Za-z0-9_-]{24,64})",
+        odd=True,
+    ),
+    _place("make_webhook", ".make.com/", r"(?:https?://)?hook\.[a-z]{2}\d\.make\.com/([a-z0-9]{24,40})", by_word=True),
     _place("braintree_token", "access_token$", r"access_token\$[a-z]{4,12}\$[a-z0-9]{16}\$[a-f0-9]{32}"),
     _place("onion_key", "ed25519-v3:", r"ED25519-V3:([A-Za-z0-9+/]{60,90}={0,2})"),
     _place("otp_secret", "secret=", r"(?i:secret)=([A-Za-z2-7]{16,128}={0,6})", gate="otpauth"),
@@ -90,14 +104,22 @@ _LINES = (
     # host:port:database:user:password, a line of .pgpass
     _place("password", ":5432:~:*:", r":(?:\d{4}|\*):[\w.*-]{1,64}:[A-Za-z_*][\w.@-]{0,63}:(?=[^\s]{0,127}[^\d\s])(\S{4,128})"),
     _place("password", "login ", r"(?i:login)[ \t]{1,4}\S{1,64}\s{1,40}password[ \t]{1,8}(\S{4,128})", gate="machine"),  # a line of .netrc
-    _place("password", "snmp-server community ~rocommunity ~rwcommunity ", r"[\w-]{0,12}[ ]?(?i:community6?)[ \t]{1,8}(?!(?:public|private)\b)([^\s\"'<$]{4,64})"),
+    _place(
+        "password",
+        "snmp-server community ~rocommunity ~rwcommunity ",
+        r"[\w-]{0,12}[ ]?(?i:community6?)[ \t]{1,8}(?!(?:public|private)\b)([^\s\"'<$]{4,64})",
+    ),
     _place("password", "::add-mask::~issecret=true]", r"(?:::add-mask::|(?i:issecret=true)\][ ]{0,4})(\S{4,160})"),
     _place(
         "recovery_codes",
         "recovery code~backup code~scratch code",
         r"(?i:[a-z]{6,8} codes?)[^\n:]{0,80}:\s{0,8}((?:[-*\d.)\s]{0,8}(?=[a-z0-9-]{0,12}\d)[a-z0-9]{4,10}(?:[- ][a-z0-9]{4,10}){0,3}[\s,]{0,4}){2,20})",
     ),
-    _place("pin", "pin is ~pin: ~otp is ~otp: ~otp code~2fa code~mfa code~verification code~security code", r"(?i:[a-z0-9]{3,12}(?: code)?)(?: is|:|=)[ ]{0,2}[\"'`]?(\d{4,8})\b"),
+    _place(
+        "pin",
+        "pin is ~pin: ~otp is ~otp: ~otp code~2fa code~mfa code~verification code~security code",
+        r"(?i:[a-z0-9]{3,12}(?: code)?)(?: is|:|=)[ ]{0,2}[\"'`]?(\d{4,8})\b",
+    ),
     _place("password", "requirepass ~masterauth ", r"(?i:requirepass|masterauth)[ \t]{1,8}[\"']?([^\s\"'<$]{4,128})"),
     _place(
         "password",
@@ -126,10 +148,17 @@ _COMMANDS = (
     _flag("wget ~http -~https -", r"(?:-a|-u|--auth)[ =]?[^\s:]{1,64}:"),
     _flag("xfreerdp", r"(?:/p(?:ass(?:word)?)?:|-p )"),
     _place(
-        "basic_auth", "curl ", r"curl [^\n]{0,200}?(?:-u|--user)[ =]?[\"']?[\w.@+-]{1,64}:((?=[^\s\"'$]{0,128}[\d!@#%^*+=])[^\s\"'$]{6,128})"
+        "basic_auth",
+        "curl ",
+        r"curl [^\n]{0,200}?(?:-u|--user)[ =]?[\"']?[\w.@+-]{1,64}:((?=[^\s\"'$]{0,128}[\d!@#%^*+=])[^\s\"'$]{6,128})",
     ),
     _place("basic_auth", "curl ", r"curl [^\n]{0,200}?(?:-u|--user)[ =]?[\"']?([\w.-]{16,128}):?[\"'\s]", odd=True),
-    _place("password", "login(~authenticate(~credential(~credentials(", r"[\w.]{1,20}\(\s{0,8}[\"'][^\"'\n]{1,64}[\"']\s{0,2},\s{0,8}[\"']([^\"'\s]{6,128})[\"']", odd=True),
+    _place(
+        "password",
+        "login(~authenticate(~credential(~credentials(",
+        r"[\w.]{1,20}\(\s{0,8}[\"'][^\"'\n]{1,64}[\"']\s{0,2},\s{0,8}[\"']([^\"'\s]{6,128})[\"']",
+        odd=True,
+    ),
     _place("token", " login ", r" login ([A-Za-z0-9._-]{20,400})(?=\s|\Z)", odd=True),
     _place("token", " -k ", r" -k ([A-Za-z0-9._-]{24,400})(?=\s|\Z)", odd=True),
     _flag("7z a ", r"-p(?!\s)"),
@@ -143,10 +172,15 @@ _COMMANDS = (
     _place("password", "add-generic-password~add-internet-password", rf"add-\w{{1,10}}-password {_WORDS}-w {_VALUE}"),
     _place("password", "sshpass", rf"sshpass\s{{1,4}}-p\s{{0,4}}{_VALUE}"),
     _place(
-        "password", "chpasswd", rf"[^\n]{{0,80}}?[\s\"'][\w.-]{{1,32}}:([^\s\"':|]{{4,64}})[\"']?\s{{0,4}}\|[^\n|]{{0,40}}chpasswd", by_line=True
+        "password",
+        "chpasswd",
+        r"[^\n]{0,80}?[\s\"'][\w.-]{1,32}:([^\s\"':|]{4,64})[\"']?\s{0,4}\|[^\n|]{0,40}chpasswd",
+        by_line=True,
     ),
     _place("password", "--password-stdin~sudo -s~passwd --stdin", _PIPED, by_line=True),
-    _place("password", "htpasswd", rf"htpasswd\s{_WORDS}-\w{{0,6}}b\w{{0,6}}\s{{1,4}}(?:\S{{1,80}}\s{{1,4}})?[\w.@-]{{1,64}}\s{{1,4}}{_VALUE}"),
+    _place(
+        "password", "htpasswd", rf"htpasswd\s{_WORDS}-\w{{0,6}}b\w{{0,6}}\s{{1,4}}(?:\S{{1,80}}\s{{1,4}})?[\w.@-]{{1,64}}\s{{1,4}}{_VALUE}"
+    ),
     _place("password", "wpa_passphrase", rf"wpa_passphrase\s{{1,4}}\S{{1,64}}\s{{1,4}}{_VALUE}"),
 )
 _CRYPT = (

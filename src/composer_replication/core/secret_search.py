@@ -13,7 +13,12 @@ from composer_replication.core.secret_rules import known_secrets, tried
 from composer_replication.core.secret_tokens import Rule
 
 _LOOKED_FOR: Needles[Word | Rule | str | None] = Needles(
-    [("insert into", "rows"), *((words, None) for words in BLOCK_WORDS), *((word.word, word) for word in WORDS), *((needle, rule) for rule in PLACE_RULES for needle in rule.needles)],
+    [
+        ("insert into", "rows"),
+        *((words, None) for words in BLOCK_WORDS),
+        *((word.word, word) for word in WORDS),
+        *((needle, rule) for rule in PLACE_RULES for needle in rule.needles),
+    ],
     anchors="c:bpuwk_l$",
 )
 

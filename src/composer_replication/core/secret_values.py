@@ -21,26 +21,34 @@ _PLACEHOLDER = re.compile(
     r"(?i)example|placeholder|redacted|change[_-]?(?:me|it|this)|replace[_-]?(?:me|this|with)|xxxx|\*\*\*|\.\.\.|•••|<[a-z]|your[_-]|insert[_-]"
     r"|(?:^|[^a-z0-9])(?:your|dummy|fake|mock|sample|todo|tbd|test|testing|foo|bar|foobar|baz|undefined|null|nil|none|true|false|here|hidden|masked|removed|goes|some)(?:[^a-z0-9]|$)"
 )
-_DOC_WORDS = frozenset(
-    "password passwd pass pwd passphrase secret token key user username userpass mypassword mypass mysecret secretpassword yourpassword yourpass "
+_WORDS_OF_DOCUMENTS = (
+    "password passwd pass pwd passphrase secret token key user username userpass mypassword mypass mysecret secretpassword yourpassword "
     "login auth credentials string bytes required optional unknown default value values text input number integer boolean object "
     "function method type field param parameter request response session cookie header body form data database server client admin root "
     "postgres mysql redis mongo guest public private plain basic bearer oauth saml ldap kerberos x509 jwt hmac rsa prompt file env "
-    "environment vault keychain keyring stdin external internal enabled disabled always never auto manual hashed encrypted".split()
+    "environment vault keychain keyring stdin external internal enabled disabled always never auto manual hashed encrypted"
+_DOC_WORDS = frozenset(_WORDS_OF_DOCUMENTS.split())
 )
-_COMMON = frozenset(
+_KNOWN_TO_ALL = (
     "letmein hunter2 qwerty qwertyuiop iloveyou sunshine princess dragon monkey football baseball superman batman trustno1 welcome1 "
     "passw0rd p@ssw0rd p@ssword pa55word abc123 admin123 root123 toor changeit shadow master welcome 123456 12345678 123456789 1234567890 "
-    "000000 111111 starwars whatever freedom swordfish s3cret s3cr3t".split()
+    "000000 111111 starwars whatever freedom swordfish s3cret s3cr3t"
+_COMMON = frozenset(_KNOWN_TO_ALL.split())
 )
 """Passwords that everybody knows: no digit or odd letter gives them away."""
 _ATTRIBUTE = re.compile(r"[A-Za-z_]\w{0,60}(?:(?:\.|->|::|\?\.)[A-Za-z_]\w{0,60})+\Z")
 _PLAIN_WORDS = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*[_-]?\d{0,2}\Z")
 _CODE = re.compile(r"\$[\w({]|\{\{|\}\}|<%|#\{|[A-Za-z_]\w{0,60}\(|\)\Z|^[<{(\[]|\{[A-Za-z_.]{0,40}\}|=>|==.|^\$|&&|\|\|")
-_QUOTED_CODE = re.compile(r"\$\{|\$\(|\{\{|\}\}|<%|#\{|^\$[A-Za-z_]+\Z|\w\(\w{0,40}\)|^<[^>]{0,80}>\Z|^[{(\[]|\{[A-Za-z_.]{0,40}\}|%\(|^%[sdv]\Z|=>")
+_QUOTED_CODE = re.compile(
+    r"\$\{|\$\(|\{\{|\}\}|<%|#\{|^\$[A-Za-z_]+\Z|\w\(\w{0,40}\)|^<[^>]{0,80}>\Z|^[{(\[]|\{[A-Za-z_.]{0,40}\}|%\(|^%[sdv]\Z|=>"
+)
 _VARIABLE = re.compile(r"\$\{|\$\(|\{\{|<%|#\{|%\(|^\$|^%[A-Za-z_]+%\Z|^@[A-Za-z]")
-_RANDOM_BASE64 = re.compile(r"(?=[A-Za-z0-9+/]{0,99}[a-z][A-Z0-9])(?=[A-Za-z0-9+/]{0,99}[A-Z][a-z0-9])(?=[A-Za-z0-9+/]{0,99}\d)[A-Za-z0-9+/]{40,400}={0,2}\Z")
-_FILE = re.compile(r"\.(?:py|js|ts|tsx|jsx|json|ya?ml|toml|pem|key|crt|cer|txt|md|html?|css|scss|go|rs|java|rb|php|sh|env|p12|pfx|jks|svg|png|vue)\Z")
+_RANDOM_BASE64 = re.compile(
+    r"(?=[A-Za-z0-9+/]{0,99}[a-z][A-Z0-9])(?=[A-Za-z0-9+/]{0,99}[A-Z][a-z0-9])(?=[A-Za-z0-9+/]{0,99}\d)[A-Za-z0-9+/]{40,400}={0,2}\Z"
+)
+_FILE = re.compile(
+    r"\.(?:py|js|ts|tsx|jsx|json|ya?ml|toml|pem|key|crt|cer|txt|md|html?|css|scss|go|rs|java|rb|php|sh|env|p12|pfx|jks|svg|png|vue)\Z"
+)
 _PARTS = re.compile(r"[A-Za-z]+|\d+")
 _PHRASE = re.compile(r"[a-z]{3,10}(?:-[a-z]{3,10}){3,8}\Z")
 _SYMBOL = re.compile(r"[!@#%^&*?+=~$;:,|]")
@@ -77,7 +85,14 @@ def looks_secret(promise: str, value: str, *, quoted: bool = False, literal: boo
         return _is_password(value, random, quoted=quoted, literal=literal)
     digits, letters = sum(map(str.isdigit, value)), sum(map(str.isalpha, value))
     if promise == OPAQUE:
-        return not _UUID.match(value) and len(value) >= MIN_OPAQUE and digits >= 2 and letters >= 2 and (random or bool(_HEX.match(value))) and entropy_bits(value) >= MIN_BITS
+        return (
+            not _UUID.match(value)
+            and len(value) >= MIN_OPAQUE
+            and digits >= 2
+            and letters >= 2
+            and (random or bool(_HEX.match(value)))
+            and entropy_bits(value) >= MIN_BITS
+        )
     if random and len(value) >= MIN_RANDOM:
         return True
     if len(value) < (8 if literal else MIN_MIXED) or digits < 2 or letters < 2 or _PLAIN_WORDS.match(value):
