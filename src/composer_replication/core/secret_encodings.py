@@ -65,7 +65,8 @@ _NUMBERS = tuple(
 _CHARS = re.compile(rf"ch(?:a)?r\({_CODE}\)(?:\s{{0,4}}(?:[,.+&]|\|\|)\s{{0,8}}ch(?:a)?r\({_CODE}\)){{7,4000}}", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
 _HEX_LIST = re.compile(
-    r"(?:(?<=[\s\"'\[({:])|\A)(?:(?:0x)?(?:[2-7][0-9a-fA-F]|0[aAdD9])(?:[ :]|,\s{0,20})){11,4000}(?:0x)?(?:[2-7][0-9a-fA-F]|0[aAdD9])(?![0-9A-Za-z])"
+    r"(?:(?<=[\s\"'\[({:])|\A)(?:(?:0x)?(?:[2-7][0-9a-fA-F]|0[aAdD9])(?:[ :]|,\s{0,20})){11,4000}(?:0x)?(?:[2-7][0-9a-fA-F]"
+    r"|0[aAdD9])(?![0-9A-Za-z])"
 )
 _SPACED_HEX = tuple(
     map(re.compile, (r" 6[0-9a-fA-F] [2-7][0-9a-fA-F][ \n]", r":6[0-9a-fA-F]:[2-7][0-9a-fA-F]:", r"0x6[0-9a-fA-F],\s{0,20}0x[2-7]"))
@@ -203,7 +204,7 @@ def _hex_lists(text: str) -> Iterator[Piece]:
 
 
 def _runs(page: Page) -> Iterator[Piece]:
-    """Runs of base64, base32 or hex that are text when decoded, and tokens that a narrow screen broke; a hash, a path or a picture is not."""
+    """Runs of base64, base32 or hex that are text when decoded, and tokens that a narrow screen broke; a hash or a picture is not."""
     text, done = page.text, 0
     for start, end in page.runs:
         begin = start + 1 if text[start - 1 : start] == "\\" else start  # the n of a JSON "\n" is no letter of what follows it

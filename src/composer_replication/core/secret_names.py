@@ -23,7 +23,8 @@ _TAIL = (
     r"(?:[_-]?(?:key[_-]?base|base64|base|b64|hex|prod|production|dev|staging|stage|live|main|value|val|string|str|text|plain|plaintext|clear|raw"
     r"|[0-9]{1,3}))?(?P<more>(?:_[a-z0-9]{1,16}){1,3})?(?![a-z0-9_])"
     # Nothing but what may begin an assignment: most words are told from names here.
-    r"(?=\\{0,7}[\"'`\])>(*:=|\t\n/?+!<-]|\\{1,7}n|[ \t]{1,24}(?:[:=|(\"'`\\?+<\u2502\u2192-]|is |was |set |\u00e9 |[05789] |ascii-text |(?=\S{0,40}[\d!@#%^&*])\S{6}|\S{12}|-{1,2}[a-z])"
+    r"(?=\\{0,7}[\"'`\])>(*:=|\t\n/?+!<-]|\\{1,7}n|[ \t]{1,24}(?:[:=|(\"'`\\?+<\u2502\u2192-]|is |was |set |\u00e9 "
+    r"|[05789] |ascii-text |(?=\S{0,40}[\d!@#%^&*])\S{6}|\S{12}|-{1,2}[a-z])"
     rf"|{_SAID}|{_SAID_OF})"
 )
 _Q = r"\\{0,7}[\"'`]"
@@ -391,9 +392,8 @@ def _value(text: str, name_at: int, glue: re.Match[str], kind: str, promise: str
         value += _LONG_REST.match(text, start + len(value))[0]  # type: ignore[index]
     exact = how == "assign" and glue[0] in ("=", ":=")
     literal = how == "xml" or (flag and how == "assign") or (exact and (query or bool(_ENV_NAME.match(name)) or "." in name.strip(".")))
-    if how in ("said", "file") or (how == "space" and not in_command):
-        if not _stands_out(value, promise):
-            return None
+    if (how in ("said", "file") or (how == "space" and not in_command)) and not _stands_out(value, promise):
+        return None
     end = start + len(value)
     if how in ("assign", "table", "space", "pair") and (joined := _goes_on(text, start, end)) is not None:
         value, end = joined
