@@ -35,16 +35,20 @@ _GLUE = re.compile(
     # {"name": "DB_PASSWORD", "value": "..."}, - name: DB_PASSWORD / value: ..., <add key="Password" value="..."/>
     rf"(?P<pair>(?:{_Q})?\s{{0,4}}(?:,|\n|;|\)|(?<=[\"'`])\s)\s{{0,40}}(?:{_Q}|[-@.] ?)?{_VALUE_WORD}(?:{_Q})?\s{{0,4}}(?:=>|[:=])\s{{0,4}}"
     # gh secret set TOKEN --body "...", --name db-password --value ..., variable "db_password" { default = "..." }
-    rf"|[ \t]{{1,4}}(?:[-/][\w-]{{1,20}}[ \t][\w./-]{{1,40}}[ \t]{{1,4}}){{0,3}}(?:-{{1,2}}(?:body|value|secret-string|data|plaintext|content|b|v)|/[dv])(?:[ \t]{{1,4}}|=)"
+    rf"|[ \t]{{1,4}}(?:[-/][\w-]{{1,20}}[ \t][\w./-]{{1,40}}[ \t]{{1,4}}){{0,3}}(?:-{{1,2}}(?:body|value|secret-string|data"
+    rf"|plaintext|content|b|v)|/[dv])(?:[ \t]{{1,4}}|=)"
     rf"|{_Q}\s{{0,4}}\{{[^{{}}\"']{{0,200}}?default\s{{0,8}}=\s{{0,8}})"
     # <password>...</password>, <string name="token">...</string>, <key>token</key><string>..., <td>token</td><td>...
     rf"|(?P<xml>(?:(?:{_Q})?(?:\s{{1,4}}[\w:.-]{{1,20}}=[\"'][^\"'<>\n]{{0,120}}[\"']){{0,2}}\s{{0,2}})?>\s{{0,40}}(?:<!\[cdata\[|<value[^<>\n]{{0,40}}>\s{{0,8}})?"
     rf"|</(?:key|name|td|th|dt|b|code|strong)>:?\s{{0,40}}<(?:string|value|td|dd|code|data)[^<>\n]{{0,40}}>)"
     # "password", "..." / ('password', '...') / password("...") / auth=("name", "...")
-    rf"|(?P<call>(?:{_Q}\s{{0,4}})?,\s{{0,40}}(?={_Q})|(?:[ \t]{{0,2}}=[ \t]{{0,2}})?\(\s{{0,4}}{_Q}[^\"'`\n]{{1,64}}{_Q}\s{{0,4}},\s{{0,4}}(?={_Q})|\(\s{{0,2}}(?={_Q}))"
+    rf"|(?P<call>(?:{_Q}\s{{0,4}})?,\s{{0,40}}(?={_Q})|"
+    rf"(?:[ \t]{{0,2}}=[ \t]{{0,2}})?\(\s{{0,4}}{_Q}[^\"'`\n]{{1,64}}{_Q}\s{{0,4}},\s{{0,4}}(?={_Q})|\(\s{{0,2}}(?={_Q}))"
     # name = value, "name": value, ["name"] = value, name: str = value, name := value
     rf"|(?P<assign>(?:{_Q})?[\])]?[ \t]{{0,24}}"
-    rf"(?::[ \t]{{0,4}}&?'?[a-z_][\w.]{{0,24}}(?:[ \t][a-z_]\w{{0,20}})?(?:[\[<][^\]>\n=]{{0,30}}[\]>])?(?:[ \t]?\|[ \t]?[a-z]{{2,10}})?\??[ \t]{{1,3}}=(?![=>])|:=|\u2192|\*\*:|:\*\*|\?\??=|\+=|=>|={{1,3}}(?!>)|<-|->|:(?![:/])|!=)[ \t]{{0,24}}(?:{_LINE}(?={_Q}|string\())?)"
+    rf"(?::[ \t]{{0,4}}&?'?[a-z_][\w.]{{0,24}}(?:[ \t][a-z_]\w{{0,20}})?(?:[\[<][^\]>\n=]{{0,30}}[\]>])?"
+    rf"(?:[ \t]?\|[ \t]?[a-z]{{2,10}})?\??[ \t]{{1,3}}=(?![=>])|:=|\u2192|\*\*:|:\*\*|\?\??=|\+=|=>|={{1,3}}(?!>)|<-|->|:"
+    rf"(?![:/])|!=)[ \t]{{0,24}}(?:{_LINE}(?={_Q}|string\())?)"
     r"|(?P<level>[ \t](?:[05789]|ascii-text|hexadecimal|clear)[ \t](?=\S))"  # a router's: password 7 0822455D0A16
     r"|(?P<table>[ \t]{0,24}(?:\||\u2502)[ \t]{0,24}|\t{1,4}|[ ]{3,40})"
     rf"|(?P<said>(?:{_Q})?[ \t](?:is|was|=|set to|\u00e9|ist|est|es|\u2014)[: ][ \t]?"
@@ -226,7 +230,8 @@ _MORE_HARMLESS = re.compile(
 )
 _ENV_NAME = re.compile(r"[A-Z][A-Z0-9_]{2,}\Z")
 _COMMAND_BEFORE = re.compile(
-    r"(?i)(?:\b(?:set|setx|setenv|env|export|config|configure|arg|put|add|secret|secrets|global|-gx|-x|--global|password|user|login)[ \t]{1,4}(?:[\w./:@-]{1,60}[ \t]{1,4})?)\Z"
+    r"(?i)(?:\b(?:set|setx|setenv|env|export|config|configure|arg|put|add|secret|secrets|global|-gx|-x|--global|password"
+    r"|user|login)[ \t]{1,4}(?:[\w./:@-]{1,60}[ \t]{1,4})?)\Z"
 )
 _PASSWORD_NAME = re.compile(r"(?i)passw|passphrase|passcode|pwd|pswd|(?:^|[^a-z])pass\Z|[a-z]Pass\Z|mnemonic")
 _WORDS_OF_PHRASE = re.compile(r"[a-z]{2,12}(?:[ -][a-z]{2,12}){2,30}\Z")
