@@ -115,6 +115,7 @@ CONTEXTUAL = (
     ("discord_webhook", "https://chat.host/api/webhooks/123456789012345678/" + "q7" * 34, "q7" * 34),
     ("slack_webhook", "https://hooks.slack.com/services/T0001/B0002/abcdefghijklmnop", "B0002/abcdefghijklmnop"),
     ("password", "PASSWORD=hunter22x", "hunter22x"),
+    ("password", "INSERT INTO users (name, password) VALUES ('ada', 'tr0ub4dor&3x');", "tr0ub4dor&3x"),
     ("password", 'db_password: "correct-h0rse!"', "correct-h0rse!"),
     ("password", "'passwd' => 'Zx81spectrum9'", "Zx81spectrum9"),
     ("password", "--password Qw3rtyUiop9", "Qw3rtyUiop9"),

@@ -234,3 +234,8 @@ def test_four_times_the_text_takes_about_four_times_as_long(unit: str) -> None:
     if long > MAX_GROWTH * short:  # once more: another process may have been in the way
         short, long = seconds(filled(unit, 100_000)), seconds(filled(unit, 400_000))
     assert long <= MAX_GROWTH * short + 0.05
+
+
+@pytest.mark.parametrize("unit", ["hmac=", "psk=", "jwt|"])
+def test_a_row_of_names_is_not_read_again_at_every_name(ordinary: float, unit: str) -> None:
+    assert slow((unit,), ordinary) == []

@@ -14,6 +14,7 @@ import json
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,6 +25,7 @@ from composer_replication.core.harmless import harmless
 from composer_replication.core.jsonl import dumps
 from composer_replication.core.redact import Redactor
 from composer_replication.core.teacher import Price, Reply, Request
+from composer_replication.data.ingestion.redaction import redact_turn
 from composer_replication.data.teachers.wire import chat_messages, chat_tools, read_reply
 
 MAX_BODY_BYTES = 16 * 2**20
@@ -139,9 +141,16 @@ class OpenAICompatible:
         if status != 200:
             raise self._refusal(status, body, wait_s)
         try:
-            return read_reply(body, request=request, model=self.settings.model)
+            return self._redacted(read_reply(body, request=request, model=self.settings.model))
         except TeacherError as error:
             raise self._error(error.what, again=error.again, billed=error.billed) from None
+
+    def _redacted(self, reply: Reply) -> Reply:
+        """The reply without secrets, the key among them, as it is once parsed: arguments are JSON within JSON, whose escapes hide a key."""
+        turn, raw = redact_turn(reply.turn, self._redactor), self._redactor.text(reply.raw)
+        if turn is not reply.turn:
+            raw = ""  # the body says the same behind escapes
+        return reply if turn is reply.turn and raw is reply.raw else replace(reply, turn=turn, raw=raw)
 
     def _refusal(self, status: int, body: bytes, wait_s: float | None) -> TeacherError:
         told = _error_in(body)
