@@ -9,7 +9,9 @@ speed     MB of text a second of CPU time, best of --repeat, and the same for a 
           detect-secrets with its default plugins, line by line. A ratio of two speeds of one run holds on any machine;
           MB/s is that of this machine at this hour.
 altered   share of the strings that were changed, without addresses of e-mail and with them.
-recall    share of the planted secrets of tests/core/planting.py (plain and encoded) of which nothing is left; and, by
+stranger  share of the texts of a list that somebody else made, without sight of the rules, of which no secret piece is left, with
+          Wilson's interval: `sealed` is the number to claim, `dev` was tuned on (tests/core/stranger/README.md).
+recall    the same of our own planted secrets (tests/core/planting.py), plain and encoded: development data; and, by
           length, that of plainly random letters and digits after the name of a secret (API_KEY) or of a password.
 
 Prints a table, and JSON with --json FILE; exits with 1 if a limit is missed.
@@ -38,6 +40,7 @@ from composer_replication.data.ingestion.find import find_logs
 LENGTHS = {"API_KEY": (12, 14, 16, 20, 24, 32), "DB_PASSWORD": (8, 10, 12, 14, 16)}
 ROOT = Path(__file__).resolve().parent.parent
 MIN_MB_PER_S, MIN_RATIO, MAX_ALTERED, MIN_RECALL = 20.0, 2.0, 0.01, 0.99
+MIN_STRANGER, MIN_WRAPPED = 0.95, 0.8
 SCANNER_CHARS = 200_000
 LINES = (
     "    def {0}(self, {1}: str, *, {2}: int = {n}) -> None:",
@@ -121,14 +124,28 @@ def recall() -> dict[str, Any]:
     """How many secrets are planted, of how many kinds, the share of them that goes, and that of random values by their length."""
     sys.path.insert(0, str(ROOT))
     from tests.core.planting import KINDS, drawn, planted, still_there
+    from tests.core.stranger import score
 
     made, redactor = planted(), Redactor(environ={})
+    strangers = {}
+    for name in ("sealed", "dev"):
+        found = score(name)
+        strangers[name] = {
+            part: {"recall": round(share.value, 4), "interval": share.interval, "texts": share.num}
+            for part, share in (("plain", found.plain), ("wrapped", found.wrapped))
+        }
     left = sum(bool(still_there(one, redactor.text(one.text))) for one in made)
     by_length = {
         name: {str(length): _share_gone(drawn(length=length, name=name, count=4000), redactor) for length in lengths}
         for name, lengths in LENGTHS.items()
     }
-    return {"planted": len(made), "kinds": len(KINDS), "recall": round(1 - left / len(made), 4), "by_length": by_length}
+    return {
+        "stranger": strangers,
+        "planted": len(made),
+        "kinds": len(KINDS),
+        "recall": round(1 - left / len(made), 4),
+        "by_length": by_length,
+    }
 
 
 def _share_gone(values: list[tuple[str, str]], redactor: Redactor) -> float:
@@ -163,7 +180,9 @@ def main() -> int:
         ("MB a second on one core", numbers["mb_per_s"], ">=", MIN_MB_PER_S),
         ("speed / plain loop over the same patterns", numbers["ratio"], ">=", MIN_RATIO),
         ("strings altered", numbers["altered_with_email"], "<=", MAX_ALTERED),
-        (f"recall on {numbers['planted']} planted secrets of {numbers['kinds']} kinds", numbers["recall"], ">=", MIN_RECALL),
+        ("recall on a stranger's list, plain", numbers["stranger"]["sealed"]["plain"]["recall"], ">=", MIN_STRANGER),
+        ("recall on a stranger's list, wrapped", numbers["stranger"]["sealed"]["wrapped"]["recall"], ">=", MIN_WRAPPED),
+        (f"development data: {numbers['planted']} secrets of our own", numbers["recall"], ">=", MIN_RECALL),
     ]
     missed = False
     for name, value, sign, limit in rows:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import string
-import time
+from collections.abc import Iterable
+from re._parser import parse  # type: ignore[import-not-found]
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,8 +14,7 @@ from hypothesis import strategies as st
 
 from composer_replication.core.redact import Redactor, secrets_of
 from composer_replication.core.secret_letters import entropy_bits
-from composer_replication.core.secret_places import PLACE_RULES
-from composer_replication.core.secret_tokens import TOKEN_RULES
+from composer_replication.core.secret_tokens import TOKEN_RULES, Rule
 
 RNG = random.Random(5)
 ALNUM = string.ascii_letters + string.digits
@@ -114,6 +115,7 @@ CONTEXTUAL = (
     ("discord_webhook", "https://chat.host/api/webhooks/123456789012345678/" + "q7" * 34, "q7" * 34),
     ("slack_webhook", "https://hooks.slack.com/services/T0001/B0002/abcdefghijklmnop", "B0002/abcdefghijklmnop"),
     ("password", "PASSWORD=hunter22x", "hunter22x"),
+    ("password", "INSERT INTO users (name, password) VALUES ('ada', 'tr0ub4dor&3x');", "tr0ub4dor&3x"),
     ("password", 'db_password: "correct-h0rse!"', "correct-h0rse!"),
     ("password", "'passwd' => 'Zx81spectrum9'", "Zx81spectrum9"),
     ("password", "--password Qw3rtyUiop9", "Qw3rtyUiop9"),
@@ -139,9 +141,46 @@ CONTEXTUAL = (
 )
 
 
-def test_every_rule_is_tried_by_a_secret() -> None:
-    apart = {kind for kind, _, _ in CONTEXTUAL} | {"aws_secret"}
-    assert {rule.kind for rule in (*TOKEN_RULES, *PLACE_RULES)} - apart <= set(SECRETS)
+def _drawn_from(parts: Any, rng: random.Random) -> str:
+    text = ""
+    for operation, value in parts:
+        name = str(operation)
+        if name == "LITERAL":
+            text += chr(value)
+        elif name == "IN":
+            letters = [chr(c) for kind, given in value for c in _of_class(str(kind), given)]
+            text += rng.choice([c for c in letters if c.isalnum()] or letters)
+        elif name == "SUBPATTERN":
+            text += _drawn_from(value[-1], rng)
+        elif name == "BRANCH":
+            text += _drawn_from(rng.choice(value[1]), rng)
+        elif name in ("MAX_REPEAT", "MIN_REPEAT"):
+            least, most, what = value
+            text += "".join(_drawn_from(what, rng) for _ in range(rng.randint(int(least), min(int(most), int(least) + 4))))
+    return text
+
+
+def _of_class(kind: str, given: Any) -> Iterable[int]:
+    if kind == "RANGE":
+        return range(given[0], given[1] + 1)
+    return (given,) if kind == "LITERAL" else map(ord, string.digits)
+
+
+@pytest.mark.parametrize("rule", TOKEN_RULES, ids=lambda rule: f"{rule.kind}-{rule.needles[0]}")
+def test_every_row_of_the_table_takes_what_it_describes(rule: Rule) -> None:
+    """Drawn from the row's own pattern, so this tells that a row is found at all - by its needle, in a run - and not that it is right."""
+    tried = gone = 0
+    for seed in range(40):
+        made = _drawn_from(parse(rule.pattern.pattern), random.Random(seed))
+        if not rule.pattern.fullmatch(made) or (rule.odd and not any(map(str.isdigit, made))):
+            continue
+        tried += 1
+        gone += made not in Redactor(environ={}).text(f"x {made} y")
+    assert gone > 0.8 * tried or rule.kind in BEHIND_OTHERS, (tried, gone)
+
+
+BEHIND_OTHERS = {"aws_secret", "jwt", "private_key"}
+"""Rows whose pattern looks around, so that nothing can be drawn from it alone: CONTEXTUAL and tests of their own have them."""
 
 
 @pytest.mark.parametrize(("kind", "text", "secret"), CONTEXTUAL)
@@ -295,43 +334,3 @@ def test_a_planted_secret_goes_between_any_words(before: str, after: str, kind: 
 def test_entropy() -> None:
     assert entropy_bits("") == entropy_bits("aaaa") == 0
     assert entropy_bits("abcd") == pytest.approx(2.0)
-
-
-def test_hostile_text_takes_no_more_than_linear_time() -> None:
-    redactor = Redactor(environ={})
-    for unit in (
-        "-----BEGIN PRIVATE KEY-----\n",
-        "password: a\n",
-        "Authorization: Basic aA",
-        "password=",
-        "a.",
-        "a@",
-        "://a:",
-        "eyJa.",
-        "secret" + " " * 5,
-        "a-b.c-",
-        "@a.b",
-        "password: a ",
-        "private_key: |\n  abcdefgh\n",
-        "cookie: a=b; ",
-        "cookie: sess",
-        "a=b; ",
-        "mysql -p ",
-        " login -",
-        ":5432:a:b",
-        "authorization: a ",
-        "pat1//0dapi",
-        " login a password ",
-        "curl -u a:",
-        '\\"',
-        "%41",
-        "password','",
-        "cGFzc3dvcmQ9aHVudGVyMjJ4eCBhbmQgc28gb24g",
-    ):
-        short, long = unit * (25_000 // len(unit)), unit * (100_000 // len(unit))
-        times = []
-        for text in (short, long):
-            start = time.process_time()
-            redactor.text(text)
-            times.append(time.process_time() - start)
-        assert times[1] < 10 * times[0] + 0.25, (unit, times)

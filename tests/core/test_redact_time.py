@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import time
 from collections.abc import Iterator
 
@@ -15,7 +14,7 @@ from composer_replication.core.secret_names import WORDS
 from composer_replication.core.secret_places import PLACE_RULES
 from composer_replication.core.secret_tokens import INNER_MARKS, PLAIN_RULES, TOKEN_RULES
 
-CHARS = 60_000
+CHARS = 20_000
 MAX_TIMES_ORDINARY = 150.0
 MAX_GROWTH = 12.0
 """Four times the text may take so many times as long; a quadratic rule takes sixteen times as long and more."""
@@ -183,3 +182,60 @@ def slow(units: Iterator[str] | tuple[str, ...], ordinary: float) -> list[tuple[
         if ratio > MAX_TIMES_ORDINARY:
             found.append((unit[:60], round(ratio)))
     return found
+
+
+NEAR_MATCHES = (
+    "-----BEGIN PRIVATE KEY-----\n",
+    "password: a\n",
+    "Authorization: Basic aA",
+    "password=",
+    "a.",
+    "a@",
+    "://a:",
+    "eyJa.",
+    "secret" + " " * 5,
+    "a-b.c-",
+    "@a.b",
+    "password: a ",
+    "private_key: |\n  abcdefgh\n",
+    "cookie: a=b; ",
+    "cookie: sess",
+    "a=b; ",
+    "mysql -p ",
+    " login -",
+    ":5432:a:b",
+    "authorization: a ",
+    "pat1//0dapi",
+    " login a password ",
+    "curl -u a:",
+    '\\"',
+    "%41",
+    "password','",
+    "cGFzc3dvcmQ9aHVudGVyMjJ4eCBhbmQgc28gb24g",
+)
+
+
+def test_what_repeats_and_nearly_matches_takes_a_bounded_time_per_letter(ordinary: float) -> None:
+    assert slow((*CLASSES, *NEAR_MATCHES), ordinary) == []
+
+
+@pytest.mark.parametrize("part", range(6))
+def test_the_beginnings_of_every_rule_take_a_bounded_time_per_letter(ordinary: float, part: int) -> None:
+    rng = random.Random(part)
+    units = tuple(unit for word in rng.sample(words(), 60) for unit in rng.sample(tuple(hostile(word, rng)), 2))
+    assert slow(units, ordinary) == []
+
+
+@pytest.mark.parametrize(
+    "unit", [":5432:a:b:1", "password=a1,", "-----BEGIN PRIVATE KEY-----\n", "token: ", 'secret="a', "eyJa.", "hmac=", "jwt|", '\\"a']
+)
+def test_four_times_the_text_takes_about_four_times_as_long(unit: str) -> None:
+    short, long = seconds(filled(unit, 100_000)), seconds(filled(unit, 400_000))
+    if long > MAX_GROWTH * short:  # once more: another process may have been in the way
+        short, long = seconds(filled(unit, 100_000)), seconds(filled(unit, 400_000))
+    assert long <= MAX_GROWTH * short + 0.05
+
+
+@pytest.mark.parametrize("unit", ["hmac=", "psk=", "jwt|"])
+def test_a_row_of_names_is_not_read_again_at_every_name(ordinary: float, unit: str) -> None:
+    assert slow((unit,), ordinary) == []

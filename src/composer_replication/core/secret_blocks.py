@@ -23,7 +23,8 @@ _KEY_LETTERS = re.compile(r"[A-Za-z0-9+/]{16}")
 _CODE = re.compile(r"[(){}<>;]|[\"'][ \t]*[\"']")
 # What may stand between the lines of a key: line ends, also written out, numbers of lines, marks of a diff, quotes of literals.
 _BODY = re.compile(
-    r"(?:[A-Za-z0-9+/=]{4,200}|(?:Proc-Type|DEK-Info|Comment|Version|Hash|Charset): [^\n\\]{1,80}|\\{1,4}[nr]|[\s\"'+,.|>\u2192]|\d{1,7}[:\t\u2192]){1,900}"
+    r"(?:[A-Za-z0-9+/=]{4,200}|(?:Proc-Type|DEK-Info|Comment|Version|Hash|Charset): [^\n\\]{1,80}|\\{1,4}[nr]"
+    r"|[\s\"'+,.|>\u2192]|\d{1,7}[:\t\u2192]){1,900}"
 )
 _PUTTY_END = re.compile(r"Private-MAC:\s{0,3}[0-9a-fA-F]{16,128}")
 _SIGNER = re.compile(

@@ -36,9 +36,8 @@ _PERCENT = re.compile(r"%(?:25)?([0-9A-Fa-f]{2})")
 _ENTITY = re.compile(
     r"&(?:#[xX]([0-9a-fA-F]{2,4})|#(\d{2,5})|(quot|amp|lt|gt|apos|equals|colon|num|dollar|excl|commat|sol|lowbar|plus|period|percnt));"
 )
-_ENTITIES = dict(
-    zip("quot amp lt gt apos equals colon num dollar excl commat sol lowbar plus period percnt".split(), "\"&<>'=:#$!@/_+.%", strict=True)
-)
+_NAMED = "quot amp lt gt apos equals colon num dollar excl commat sol lowbar plus period percnt"
+_ENTITIES: dict[str, str] = dict(zip(_NAMED.split(), "\"&<>'=:#$!@/_+.%", strict=True))
 _COLOUR = re.compile(r"(?:\x1b|\u241b|\^\[)(?:\[[0-9;?]{0,20}[A-Za-z]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)|[()][A-Z0-9])")
 _TAG = re.compile(r"</?(?:span|font|mark|em|b|i|strong|code|wbr)(?: [^<>\n]{0,160})?/?>", re.IGNORECASE)
 _INVISIBLE = re.compile(
@@ -66,14 +65,16 @@ _NUMBERS = tuple(
 _CHARS = re.compile(rf"ch(?:a)?r\({_CODE}\)(?:\s{{0,4}}(?:[,.+&]|\|\|)\s{{0,8}}ch(?:a)?r\({_CODE}\)){{7,4000}}", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
 _HEX_LIST = re.compile(
-    r"(?:(?<=[\s\"'\[({:])|\A)(?:(?:0x)?(?:[2-7][0-9a-fA-F]|0[aAdD9])(?:[ :]|,\s{0,20})){11,4000}(?:0x)?(?:[2-7][0-9a-fA-F]|0[aAdD9])(?![0-9A-Za-z])"
+    r"(?:(?<=[\s\"'\[({:])|\A)(?:(?:0x)?(?:[2-7][0-9a-fA-F]|0[aAdD9])(?:[ :]|,\s{0,20})){11,4000}(?:0x)?(?:[2-7][0-9a-fA-F]"
+    r"|0[aAdD9])(?![0-9A-Za-z])"
 )
 _SPACED_HEX = tuple(
     map(re.compile, (r" 6[0-9a-fA-F] [2-7][0-9a-fA-F][ \n]", r":6[0-9a-fA-F]:[2-7][0-9a-fA-F]:", r"0x6[0-9a-fA-F],\s{0,20}0x[2-7]"))
 )
 _HEX_PAIR = re.compile(r"(?:0x)?([0-9a-fA-F]{2})")
 _DUMP = re.compile(
-    r"(?m)^[ \t]{0,8}[0-9a-fA-F]{7,8}:?[ \t]{1,3}((?:[0-9a-fA-F]{2}){1,2}(?:[ \t]{1,3}(?:[0-9a-fA-F]{2}){1,2}){0,15})(?:[ \t]{2,60}[^\n]{0,20})?$\n?"
+    r"(?m)^[ \t]{0,8}[0-9a-fA-F]{7,8}:?[ \t]{1,3}((?:[0-9a-fA-F]{2}){1,2}(?:[ \t]{1,3}(?:[0-9a-fA-F]{2}){1,2}){0,15})"
+    r"(?:[ \t]{2,60}[^\n]{0,20})?$\n?"
 )
 _HEX_RUN = re.compile(r"(?:0[xX])?((?:[2-7][0-9a-fA-F]|0[aAdD9]){12,20000})(?![0-9a-zA-Z])")
 _HEX_LINE = re.compile(r"\r?\n[ \t]{0,8}((?:[2-7][0-9a-fA-F]|0[aAdD9]){1,200})(?![0-9a-zA-Z])")
@@ -204,7 +205,7 @@ def _hex_lists(text: str) -> Iterator[Piece]:
 
 
 def _runs(page: Page) -> Iterator[Piece]:
-    """Runs of base64, base32 or hex that are text when decoded, and tokens that a narrow screen broke; a hash, a path or a picture is not."""
+    """Runs of base64, base32 or hex that are text when decoded, and tokens that a narrow screen broke; a hash or a picture is not."""
     text, done = page.text, 0
     for start, end in page.runs:
         begin = start + 1 if text[start - 1 : start] == "\\" else start  # the n of a JSON "\n" is no letter of what follows it

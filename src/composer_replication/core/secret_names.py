@@ -16,12 +16,16 @@ from composer_replication.core.secret_page import Page, Span
 from composer_replication.core.secret_values import OPAQUE, PASSWORD, TOKEN, looks_secret
 
 MAX_NAME = 60
+# Words between a name and its value: "the password for the shop is ...". Nothing is tried twice here.
+_SAID = r"(?:[ \t][a-z'\u00df-\u00ff]{1,14}+){1,7}+:\s"
+_SAID_OF = r"(?:[ \t](?!(?:is|was|\u00e9|ist|est|es)[: ])[a-z'\u00df-\u00ff]{1,14}+){1,7}+[ \t](?:is|was|=|\u00e9|ist|est|es)[: ]"
 _TAIL = (
     r"(?:[_-]?(?:key[_-]?base|base64|base|b64|hex|prod|production|dev|staging|stage|live|main|value|val|string|str|text|plain|plaintext|clear|raw"
     r"|[0-9]{1,3}))?(?P<more>(?:_[a-z0-9]{1,16}){1,3})?(?![a-z0-9_])"
     # Nothing but what may begin an assignment: most words are told from names here.
-    r"(?=\\{0,7}[\"'`\])>(*:=|\t\n/?+!<-]|\\{1,7}n|[ \t]{1,24}(?:[:=|(\"'`\\?+<\u2502\u2192-]|is |was |set |\u00e9 |[05789] |ascii-text |(?=\S{0,40}[\d!@#%^&*])\S{6}|\S{12}|-{1,2}[a-z])"
-    r"|(?:[ \t][a-z'\u00e0-\u00ff]{1,14}){1,7}(?::\s|[ \t](?:is|was|=|\u00e9|ist|est|es)[: ]))"
+    r"(?=\\{0,7}[\"'`\])>(*:=|\t\n/?+!<-]|\\{1,7}n|[ \t]{1,24}(?:[:=|(\"'`\\?+<\u2502\u2192-]|is |was |set |\u00e9 "
+    r"|[05789] |ascii-text |(?=\S{0,40}[\d!@#%^&*])\S{6}|\S{12}|-{1,2}[a-z])"
+    rf"|{_SAID}|{_SAID_OF})"
 )
 _Q = r"\\{0,7}[\"'`]"
 _LINE = r"(?:\\?\n[ \t+>|]{0,40})"
@@ -31,20 +35,24 @@ _GLUE = re.compile(
     # {"name": "DB_PASSWORD", "value": "..."}, - name: DB_PASSWORD / value: ..., <add key="Password" value="..."/>
     rf"(?P<pair>(?:{_Q})?\s{{0,4}}(?:,|\n|;|\)|(?<=[\"'`])\s)\s{{0,40}}(?:{_Q}|[-@.] ?)?{_VALUE_WORD}(?:{_Q})?\s{{0,4}}(?:=>|[:=])\s{{0,4}}"
     # gh secret set TOKEN --body "...", --name db-password --value ..., variable "db_password" { default = "..." }
-    rf"|[ \t]{{1,4}}(?:[-/][\w-]{{1,20}}[ \t][\w./-]{{1,40}}[ \t]{{1,4}}){{0,3}}(?:-{{1,2}}(?:body|value|secret-string|data|plaintext|content|b|v)|/[dv])(?:[ \t]{{1,4}}|=)"
+    rf"|[ \t]{{1,4}}(?:[-/][\w-]{{1,20}}[ \t][\w./-]{{1,40}}[ \t]{{1,4}}){{0,3}}(?:-{{1,2}}(?:body|value|secret-string|data"
+    rf"|plaintext|content|b|v)|/[dv])(?:[ \t]{{1,4}}|=)"
     rf"|{_Q}\s{{0,4}}\{{[^{{}}\"']{{0,200}}?default\s{{0,8}}=\s{{0,8}})"
     # <password>...</password>, <string name="token">...</string>, <key>token</key><string>..., <td>token</td><td>...
     rf"|(?P<xml>(?:(?:{_Q})?(?:\s{{1,4}}[\w:.-]{{1,20}}=[\"'][^\"'<>\n]{{0,120}}[\"']){{0,2}}\s{{0,2}})?>\s{{0,40}}(?:<!\[cdata\[|<value[^<>\n]{{0,40}}>\s{{0,8}})?"
     rf"|</(?:key|name|td|th|dt|b|code|strong)>:?\s{{0,40}}<(?:string|value|td|dd|code|data)[^<>\n]{{0,40}}>)"
     # "password", "..." / ('password', '...') / password("...") / auth=("name", "...")
-    rf"|(?P<call>(?:{_Q}\s{{0,4}})?,\s{{0,40}}(?={_Q})|(?:[ \t]{{0,2}}=[ \t]{{0,2}})?\(\s{{0,4}}{_Q}[^\"'`\n]{{1,64}}{_Q}\s{{0,4}},\s{{0,4}}(?={_Q})|\(\s{{0,2}}(?={_Q}))"
+    rf"|(?P<call>(?:{_Q}\s{{0,4}})?,\s{{0,40}}(?={_Q})|"
+    rf"(?:[ \t]{{0,2}}=[ \t]{{0,2}})?\(\s{{0,4}}{_Q}[^\"'`\n]{{1,64}}{_Q}\s{{0,4}},\s{{0,4}}(?={_Q})|\(\s{{0,2}}(?={_Q}))"
     # name = value, "name": value, ["name"] = value, name: str = value, name := value
     rf"|(?P<assign>(?:{_Q})?[\])]?[ \t]{{0,24}}"
-    rf"(?::[ \t]{{0,4}}&?'?[a-z_][\w.]{{0,24}}(?:[ \t][a-z_]\w{{0,20}})?(?:[\[<][^\]>\n=]{{0,30}}[\]>])?(?:[ \t]?\|[ \t]?[a-z]{{2,10}})?\??[ \t]{{1,3}}=(?![=>])|:=|\u2192|\*\*:|:\*\*|\?\??=|\+=|=>|={{1,3}}(?!>)|<-|->|:(?![:/])|!=)[ \t]{{0,24}}(?:{_LINE}(?={_Q}|string\())?)"
+    rf"(?::[ \t]{{0,4}}&?'?[a-z_][\w.]{{0,24}}(?:[ \t][a-z_]\w{{0,20}})?(?:[\[<][^\]>\n=]{{0,30}}[\]>])?"
+    rf"(?:[ \t]?\|[ \t]?[a-z]{{2,10}})?\??[ \t]{{1,3}}=(?![=>])|:=|\u2192|\*\*:|:\*\*|\?\??=|\+=|=>|={{1,3}}(?!>)|<-|->|:"
+    rf"(?![:/])|!=)[ \t]{{0,24}}(?:{_LINE}(?={_Q}|string\())?)"
     r"|(?P<level>[ \t](?:[05789]|ascii-text|hexadecimal|clear)[ \t](?=\S))"  # a router's: password 7 0822455D0A16
     r"|(?P<table>[ \t]{0,24}(?:\||\u2502)[ \t]{0,24}|\t{1,4}|[ ]{3,40})"
     rf"|(?P<said>(?:{_Q})?[ \t](?:is|was|=|set to|\u00e9|ist|est|es|\u2014)[: ][ \t]?"
-    r"|(?:[ \t][a-z'\u00e0-\u00ff]{1,14}){1,7}(?::\s{1,6}|[ \t](?:is|was|=|\u00e9|ist|est|es)[: ][ \t]?))"
+    rf"|{_SAID}\s{{0,6}}|{_SAID_OF}[ \t]?)"
     r"|(?P<file>(?:\.(?:txt|key|secret|pem))?[ \t]{0,4}\r?\n(?=[^\s]{16,200}[ \t]{0,4}(?:\r?\n|\Z)))"
     r"|(?P<space>(?:\\?\n)?[ \t]{1,8})"
 )
@@ -118,11 +126,10 @@ WORDS = (
     _word("key-data", "", TOKEN, apart=False),
     _word("pw", "", PASSWORD),
     _word("sonar.login", "", TOKEN, apart=False),
-    _word("sessionid", "", OPAQUE, apart=False),
     _word("securestring", r"(?:\s+-string)?", PASSWORD, apart=False),
     _word("accounts", "", OPAQUE),
     _word("passwort", "", PASSWORD, apart=False),
-    _word("passe", "", PASSWORD),
+    _word("mot de passe", "", PASSWORD),
     _word("kennwort", "", PASSWORD, apart=False),
     _word("wachtwoord", "", PASSWORD, apart=False),
     _word("contrase\u00f1a", "", PASSWORD, apart=False),
@@ -223,10 +230,12 @@ _MORE_HARMLESS = re.compile(
 )
 _ENV_NAME = re.compile(r"[A-Z][A-Z0-9_]{2,}\Z")
 _COMMAND_BEFORE = re.compile(
-    r"(?i)(?:\b(?:set|setx|setenv|env|export|config|configure|arg|put|add|secret|secrets|global|-gx|-x|--global|password|user|login)[ \t]{1,4}(?:[\w./:@-]{1,60}[ \t]{1,4})?)\Z"
+    r"(?i)(?:\b(?:set|setx|setenv|env|export|config|configure|arg|put|add|secret|secrets|global|-gx|-x|--global|password"
+    r"|user|login)[ \t]{1,4}(?:[\w./:@-]{1,60}[ \t]{1,4})?)\Z"
 )
 _PASSWORD_NAME = re.compile(r"(?i)passw|passphrase|passcode|pwd|pswd|(?:^|[^a-z])pass\Z|[a-z]Pass\Z|mnemonic")
 _WORDS_OF_PHRASE = re.compile(r"[a-z]{2,12}(?:[ -][a-z]{2,12}){2,30}\Z")
+_FILLED_IN = re.compile(r"\$[({]|\{\{|%\(|<%")
 _ASKS = re.compile(r"\b(?:your|the|is|must|enter|please|password|passphrase|forgot|invalid|incorrect|new|confirm|for|not|with|this)\b")
 _SHOWS = re.compile(r"(?:\b(?:cat|head|tail|less|more|type|bat|Get-Content|gc|print|pass|show)[ \t][^\n]{0,80}|[~/.][\w./-]{0,60})\Z")
 _MIXED_CASE = re.compile(r"[a-z][A-Z]|[A-Z][a-z]|[a-z]\d[A-Z]|[A-Z]\d[a-z]")
@@ -343,7 +352,7 @@ def _promise(page: Page, at: int, end: int, name: str, word: Word, more: str | N
             return OPAQUE if more else TOKEN
         if before in ("?", "&"):  # the name in a URL
             return OPAQUE
-        return OPAQUE if apart and len(name) > end - at and before in ("_", "-", ".") or (apart and before.isalnum()) else None
+        return OPAQUE if (apart and len(name) > end - at and before in ("_", "-", ".")) or (apart and before.isalnum()) else None
     return OPAQUE if more else word.promise
 
 
@@ -361,6 +370,8 @@ def _value(text: str, name_at: int, glue: re.Match[str], kind: str, promise: str
     how, start = glue.lastgroup or "", glue.end()
     name = text[name_at : glue.start()]
     before = text[max(0, name_at - 3) : name_at]
+    if name == "PASS" and ":" in glue[0]:  # the verdict of a test
+        return None
     if how == "xml" and not _in_markup(text, name_at, glue):
         return None
     opened = _OPEN.match(text, start)
@@ -386,9 +397,8 @@ def _value(text: str, name_at: int, glue: re.Match[str], kind: str, promise: str
         value += _LONG_REST.match(text, start + len(value))[0]  # type: ignore[index]
     exact = how == "assign" and glue[0] in ("=", ":=")
     literal = how == "xml" or (flag and how == "assign") or (exact and (query or bool(_ENV_NAME.match(name)) or "." in name.strip(".")))
-    if how in ("said", "file") or (how == "space" and not in_command):
-        if not _stands_out(value, promise):
-            return None
+    if (how in ("said", "file") or (how == "space" and not in_command)) and not _stands_out(value, promise):
+        return None
     end = start + len(value)
     if how in ("assign", "table", "space", "pair") and (joined := _goes_on(text, start, end)) is not None:
         value, end = joined
@@ -449,6 +459,8 @@ def _is_phrase(value: str, kind: str, promise: str) -> bool:
     """Whether a value with blanks in it is a pass phrase, a wallet's words, or one of the salts of a blog."""
     if kind == "password" and _WORDS_OF_PHRASE.match(value):
         return not _ASKS.search(value)
+    if _FILLED_IN.search(value):
+        return False
     symbols = sum(not c.isalnum() and c != " " for c in value)
     return len(value) >= MIN_SALT and symbols >= MIN_SALT_SYMBOLS and value.count(" ") <= len(value) // 12 and promise != PASSWORD
 

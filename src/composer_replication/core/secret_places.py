@@ -80,6 +80,7 @@ _URLS = (
         r"[a-z.]{6,20}/(?:[a-z0-9_-]{1,20}/){0,2}([A-Za-z0-9_-]{24,64})",
         odd=True,
     ),
+    _place("make_webhook", ".make.com/", r"(?:https?://)?hook\.[a-z]{2}\d\.make\.com/([a-z0-9]{24,40})", by_word=True),
     _place("braintree_token", "access_token$", r"access_token\$[a-z]{4,12}\$[a-z0-9]{16}\$[a-f0-9]{32}"),
     _place("onion_key", "ed25519-v3:", r"ED25519-V3:([A-Za-z0-9+/]{60,90}={0,2})"),
     _place("otp_secret", "secret=", r"(?i:secret)=([A-Za-z2-7]{16,128}={0,6})", gate="otpauth"),
@@ -112,7 +113,8 @@ _LINES = (
     _place(
         "recovery_codes",
         "recovery code~backup code~scratch code",
-        r"(?i:[a-z]{6,8} codes?)[^\n:]{0,80}:\s{0,8}((?:[-*\d.)\s]{0,8}(?=[a-z0-9-]{0,12}\d)[a-z0-9]{4,10}(?:[- ][a-z0-9]{4,10}){0,3}[\s,]{0,4}){2,20})",
+        r"(?i:[a-z]{6,8} codes?)[^\n:]{0,80}:\s{0,8}((?:[-*\d.)\s]{0,8}(?=[a-z0-9-]{0,12}\d)[a-z0-9]{4,10}"
+        r"(?:[- ][a-z0-9]{4,10}){0,3}[\s,]{0,4}){2,20})",
     ),
     _place(
         "pin",
@@ -124,16 +126,19 @@ _LINES = (
         "password",
         "identified by~identified with",
         r"(?i:identified\s{1,4}(?:with\s{1,4}\S{1,40}\s{1,4})?(?:by|as)\s{1,4}(?:password\s{1,4})?)"
-        r"(?:\\{0,3}[\"']([^\"'\s\\]{3,128})[\"'\\]|(?!(?i:password|random|values)\b)([^\s\"';]{6,128}))",
+        r"(?:\\{0,3}[\"']([^\"'\s\\]{3,128})[\"'\\]|(?=[^\s\"';]{0,60}\d)([^\s\"';()]{6,128}))",
     ),
 )
 _COMMANDS = (
     _place("password", "mysql", rf"mysql\w{{0,12}}\s{_WORDS}-p(?![\d:]{{1,12}}(?:[\s\"';]|\Z)){_VALUE}"),
     _place("password", " login ", rf" login {_WORDS}-p[ =]?{_NOT_A_PORT}{_VALUE}"),
     _flag("mariadb", rf"-p{_NOT_A_PORT}"),
-    _flag(
-        "mongo~zip -~unzip ~sqlcmd~mosquitto_~winrm~crackmapexec~useradd~usermod~kinit",
-        rf"-[pP] {_NOT_A_PORT}",
+    _place(
+        "password",
+        " -p ",
+        r"[^\n|;&]{0,160}?(?<![\w-])(?:mongo(?:sh|dump|export|import|restore)?|zip|unzip|sqlcmd|bcp|mosquitto_\w{3}|evil-winrm|crackmapexec|nxc|useradd|usermod|twine|ipmitool)"
+        rf"\s{_WORDS}-[pP] {_NOT_A_PORT}{_VALUE}",
+        by_line=True,
     ),
     _flag("redis-cli", "(?:-a|--pass) ?"),
     _flag("ldap", "-w "),
@@ -157,8 +162,7 @@ _COMMANDS = (
     ),
     _place("token", " login ", r" login ([A-Za-z0-9._-]{20,400})(?=\s|\Z)", odd=True),
     _place("token", " -k ", r" -k ([A-Za-z0-9._-]{24,400})(?=\s|\Z)", odd=True),
-    _flag("7z a ~7z x ", r"-p(?!\s)"),
-    _flag("twine ", "-p "),
+    _flag("7z a ", r"-p(?!\s)"),
     _flag("snmpwalk~snmpget~snmpset", "-A "),
     _flag("snmpwalk~snmpget~snmpset", "-X "),
     _place("password", "rclone obscure ", rf"rclone obscure {_VALUE}"),
@@ -171,7 +175,7 @@ _COMMANDS = (
     _place(
         "password",
         "chpasswd",
-        rf"[^\n]{{0,80}}?[\s\"'][\w.-]{{1,32}}:([^\s\"':|]{{4,64}})[\"']?\s{{0,4}}\|[^\n|]{{0,40}}chpasswd",
+        r"[^\n]{0,80}?[\s\"'][\w.-]{1,32}:([^\s\"':|]{4,64})[\"']?\s{0,4}\|[^\n|]{0,40}chpasswd",
         by_line=True,
     ),
     _place("password", "--password-stdin~sudo -s~passwd --stdin", _PIPED, by_line=True),
@@ -189,7 +193,6 @@ _CRYPT = (
         r"|argon2(?:id|i|d)\$v=\d{1,3}\$m=\d{1,9},t=\d{1,4},p=\d{1,4}\$[A-Za-z0-9+/]{8,100}\$[A-Za-z0-9+/]{16,200}|scrypt\$[^\s\"']{20,300})",
     ),
     _place("password_hash", "pbkdf2", r"(?i:pbkdf2)[_:-](?i:sha\d{1,3})[$:]\d{1,8}[$:][A-Za-z0-9./+]{4,64}[$:][A-Za-z0-9+/.=]{20,128}"),
-    _place("password_hash", "{ssha", r"\{(?i:ssha(?:256|512)?)\}[A-Za-z0-9+/=]{28,200}"),
 )
 _KEYS = (
     _place("telegram_token", ":aa", r"(?<=\d{8}):AA[A-Za-z0-9_-]{33}" + END),

@@ -21,18 +21,20 @@ _PLACEHOLDER = re.compile(
     r"(?i)example|placeholder|redacted|change[_-]?(?:me|it|this)|replace[_-]?(?:me|this|with)|xxxx|\*\*\*|\.\.\.|•••|<[a-z]|your[_-]|insert[_-]"
     r"|(?:^|[^a-z0-9])(?:your|dummy|fake|mock|sample|todo|tbd|test|testing|foo|bar|foobar|baz|undefined|null|nil|none|true|false|here|hidden|masked|removed|goes|some)(?:[^a-z0-9]|$)"
 )
-_DOC_WORDS = frozenset(
-    "password passwd pass pwd passphrase secret token key user username userpass mypassword mypass mysecret secretpassword yourpassword yourpass "
+_WORDS_OF_DOCUMENTS = (
+    "password passwd pass pwd passphrase secret token key user username userpass mypassword mypass mysecret secretpassword yourpassword "
     "login auth credentials string bytes required optional unknown default value values text input number integer boolean object "
     "function method type field param parameter request response session cookie header body form data database server client admin root "
     "postgres mysql redis mongo guest public private plain basic bearer oauth saml ldap kerberos x509 jwt hmac rsa prompt file env "
-    "environment vault keychain keyring stdin external internal enabled disabled always never auto manual hashed encrypted".split()
+    "environment vault keychain keyring stdin external internal enabled disabled always never auto manual hashed encrypted"
 )
-_COMMON = frozenset(
+_DOC_WORDS = frozenset(_WORDS_OF_DOCUMENTS.split())
+_KNOWN_TO_ALL = (
     "letmein hunter2 qwerty qwertyuiop iloveyou sunshine princess dragon monkey football baseball superman batman trustno1 welcome1 "
     "passw0rd p@ssw0rd p@ssword pa55word abc123 admin123 root123 toor changeit shadow master welcome 123456 12345678 123456789 1234567890 "
-    "000000 111111 starwars whatever freedom swordfish s3cret s3cr3t".split()
+    "000000 111111 starwars whatever freedom swordfish s3cret s3cr3t"
 )
+_COMMON = frozenset(_KNOWN_TO_ALL.split())
 """Passwords that everybody knows: no digit or odd letter gives them away."""
 _ATTRIBUTE = re.compile(r"[A-Za-z_]\w{0,60}(?:(?:\.|->|::|\?\.)[A-Za-z_]\w{0,60})+\Z")
 _PLAIN_WORDS = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*[_-]?\d{0,2}\Z")

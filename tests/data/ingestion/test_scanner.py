@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from composer_replication.core.config.data import IngestSettings
 from composer_replication.core.errors import ConfigError, SecretsFoundError
 from composer_replication.data.ingestion.scanner import check_file
 
@@ -39,3 +40,47 @@ def test_no_shell_reads_the_command(tmp_path: Path) -> None:
     path.write_text("x")
     check_file(path, command=(sys.executable, "-c", "", "$(touch owned)"))
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+STUB = """#!{python}
+import json, sys
+file, options = sys.argv[2], dict(a.partition("=")[::2] for a in sys.argv[3:])
+assert sys.argv[1] == "dir" and "--redact" in options and options["--report-format"] == "json"
+text = open(file).read()
+if "broken" in text:
+    sys.exit(1)
+found = [{{"RuleID": "customer", "Secret": "Initech", "StartLine": 1}}] * text.count("Initech")
+open(options["--report-path"], "w").write(json.dumps(found) if "torn" not in text else "[{{")
+sys.exit(int(options["--exit-code"]) if found else 0)
+"""
+
+
+def test_gitleaks_is_set_up_by_its_name_and_its_report_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program of that name stands in for it: it checks the options, writes a report and ends as it is told to."""
+    program = tmp_path / "bin" / "gitleaks"
+    program.parent.mkdir()
+    program.write_text(STUB.format(python=sys.executable))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent))
+    path = tmp_path / "s.jsonl"
+    path.write_text("all is well")
+    check_file(path, command=IngestSettings.model_validate({"scanner": "gitleaks"}).scanner)
+    path.write_text("Initech and Initech")
+    with pytest.raises(SecretsFoundError, match="customer: 2") as told:
+        check_file(path, command=("gitleaks",))
+    assert "Initech" not in str(told.value)
+    path.write_text("broken")
+    with pytest.raises(ConfigError, match="failed"):
+        check_file(path, command=("gitleaks",))
+    path.write_text("torn")
+    with pytest.raises(ConfigError, match="report"):
+        check_file(path, command=("gitleaks",))
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".scan-")] == []
+
+
+def test_a_scanner_of_a_known_name_that_is_not_installed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    path = tmp_path / "s.jsonl"
+    path.write_text("x")
+    with pytest.raises(ConfigError, match="'gitleaks' cannot be run"):
+        check_file(path, command=("gitleaks",))

@@ -13,7 +13,7 @@ import pytest
 
 from composer_replication.core.config.teachers import TeacherSettings
 from composer_replication.core.errors import ConfigError, TeacherError
-from composer_replication.core.teacher import Reply, Request, Usage, request_key, worst_usd
+from composer_replication.core.teacher import Reply, Request, Usage, reply_to_json, request_key, worst_usd
 from composer_replication.core.trace import Opaque, Text, ToolCall
 from composer_replication.data.teachers.ledger import Call, Ledger
 from composer_replication.data.teachers.openai_compatible import OpenAICompatible, retry_after_s
@@ -196,6 +196,22 @@ def test_the_key_is_nowhere_but_in_the_header(endpoint: Endpoint, capsys: pytest
     teacher = OpenAICompatible("glm", settings(endpoint.url), environ=ENVIRON)
     assert KEY not in repr(teacher) and KEY not in repr(teacher._client.headers) and KEY not in json.dumps(dict(teacher.identity))
     assert KEY not in capsys.readouterr().out
+
+
+def test_a_key_in_an_answers_arguments_and_any_other_secret_go_before_the_answer_is_kept() -> None:
+    """Arguments are JSON within JSON: there the key stands behind escapes that the body's own decoding leaves."""
+    key, token = "sk-planted-" + "q7Zx" * 6, "gh" + "p_" + "q7Zx" * 9
+    teacher = OpenAICompatible("glm", settings("http://127.0.0.1:1/v1"), environ={"ROUTER_KEY": key})
+    arguments = json.dumps({"command": "echo " + key, "file": "x"}).replace("s", "\\u0073")
+    call = {"id": "c1", "type": "function", "function": {"name": "bash", "arguments": arguments}}
+    message = {"role": "assistant", "content": f"use {token}", "tool_calls": [call]}
+    body = json.dumps({"choices": [{"message": message, "finish_reason": "tool_calls"}], "usage": {}}).encode()
+    reply = teacher._read(200, {}, body, ASKED, {})
+    kept = json.dumps(reply_to_json(reply))
+    assert key not in kept
+    assert key.encode().decode() not in json.dumps(reply.turn.calls[0].arguments)
+    assert token not in kept
+    assert "\\u0073k-planted" not in reply.raw
 
 
 def test_no_redirect_is_followed_with_the_key(endpoint: Endpoint) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from composer_replication.core.config.base import Settings
 from composer_replication.core.config.reader import ReaderSettings
+
+
+def _as_command(given: object) -> object:
+    """A name alone is a command of one word."""
+    return tuple(filter(None, (given,))) if isinstance(given, str) else given
 
 
 class HeldOutSettings(Settings):
@@ -31,9 +36,9 @@ class IngestSettings(Settings):
     """Remove secrets before anything is written."""
     redact_words: tuple[str, ...] = ()
     """Words of your own to remove as well, e.g. a customer's name."""
-    scanner: tuple[str, ...] = ()
+    scanner: Annotated[tuple[str, ...], BeforeValidator(_as_command)] = ()
     """A command that looks through the redacted sessions before they are stored, e.g. ["kingfisher", "scan", "{file}"]; where it
-    ends with another exit code than 0, nothing is stored. None = no such gate."""
+    ends with another exit code than 0, nothing is stored. "gitleaks" alone is set up by its name. None = no such gate."""
     authors: tuple[str, ...] = ()
     """Keep only sessions in which one of these models wrote (shell patterns, e.g. "claude-opus-*"); none = all.
     Whole sessions are kept or left out; build.authors chooses among their messages."""

@@ -31,6 +31,14 @@ def redact_session(session: Session, redactor: Redactor) -> Session:
     )
 
 
+def redact_turn(turn: Turn, redactor: Redactor) -> Turn:
+    """One message with secrets replaced; the same object if nothing had to go.
+
+    Example: redact_turn(reply.turn, redactor).text -> "the key is [REDACTED:openai_key:1f0c...]"
+    """
+    return _turn(turn, redactor, _Names(redactor))
+
+
 def redact_counts(raw: RawCounts, redactor: Redactor) -> None:
     """Secrets out of the names that records are counted under (types, models, versions), in place."""
     names = _Names(redactor)

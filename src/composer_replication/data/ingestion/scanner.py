@@ -5,18 +5,39 @@
 The redactor's rules are few and of one hand; a scanner knows hundreds. The command is run without a shell; "{file}" in it
 stands for the file, which is added at the end where no part of the command names it. Exit code 0 = nothing found, any
 other = something was. What the scanner prints is not repeated: it quotes what it found. It gets a minimal environment, without any key.
+
+A scanner of BY_NAME is set up by its name alone, `scanner = "gitleaks"`: with the options that make it look at one file, keep what it
+found to itself and write a report, of which the kinds and lines are told.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
+import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from composer_replication.core.errors import ConfigError, SecretsFoundError
 from composer_replication.core.surroundings import program_environment
 
-PLACE = "{file}"
+PLACE, REPORT = "{file}", "{report}"
+FOUND = 9
+"""The exit code that a scanner set up by name is told to use for findings: 1 is also that of its own faults."""
+_GITLEAKS = (
+    "dir",
+    PLACE,
+    "--no-banner",
+    "--log-level=error",
+    "--redact",
+    f"--exit-code={FOUND}",
+    "--report-format=json",
+    f"--report-path={REPORT}",
+)
+BY_NAME: dict[str, tuple[str, ...]] = {"gitleaks": ("gitleaks", *_GITLEAKS)}
+"""Scanners that need no command: gitleaks 8.19 or later."""
 SETTING = "[ingest.scanner]"
 
 
@@ -33,7 +54,48 @@ def command_line(command: Sequence[str], path: Path) -> list[str]:
 
 def check_file(path: Path, *, command: Sequence[str], timeout_s: float = 600.0) -> None:
     """Run the scanner over a file; raises SecretsFoundError where it objects, ConfigError where it cannot be run."""
+    if len(command) == 1 and command[0] in BY_NAME:
+        _check_by_name(path, command[0], timeout_s=timeout_s)
+        return
     line = command_line(command, path)
+    done = _run(line, timeout_s=timeout_s)
+    if done.returncode:
+        num_lines = len(done.stdout.splitlines()) + len(done.stderr.splitlines())
+        raise _objection(f"{line[0]!r}", f"exit code {done.returncode}, {num_lines} lines of findings")
+
+
+def _check_by_name(path: Path, name: str, *, timeout_s: float) -> None:
+    """Run a scanner of BY_NAME and read its report; a fault of the scanner's own is no clean bill."""
+    handle, report = tempfile.mkstemp(suffix=".json", prefix=".scan-", dir=path.parent)  # readable by its owner only
+    os.close(handle)
+    try:
+        line = [part.replace(REPORT, report) for part in command_line(BY_NAME[name], path)]
+        done = _run(line, timeout_s=timeout_s)
+        if done.returncode not in (0, FOUND):
+            what = f"the scanner {name!r} failed (exit code {done.returncode})"
+            raise ConfigError(
+                what, where=SETTING, fix=f"run it by hand: {' '.join(line[:3])} ...; it has to know these options (8.19 or later)"
+            )
+        kinds = _kinds_of(Path(report), name)
+    finally:
+        Path(report).unlink(missing_ok=True)
+    if kinds or done.returncode:
+        raise _objection(f"{name!r}", ", ".join(f"{kind}: {number}" for kind, number in kinds.most_common()) or "no report")
+
+
+def _kinds_of(report: Path, name: str) -> Counter[str]:
+    """How many findings of each rule a report of gitleaks holds; what was found is not looked at."""
+    text = report.read_text("utf-8", "replace")
+    try:
+        rows = json.loads(text) if text.strip() else []
+        return Counter(str(row["RuleID"]) for row in rows or [])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"the report of the scanner {name!r} cannot be read", where=SETTING, fix="give a command of your own instead"
+        ) from error
+
+
+def _run(line: list[str], *, timeout_s: float) -> subprocess.CompletedProcess[bytes]:
     try:
         done = subprocess.run(
             line, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False, env=program_environment()
@@ -43,10 +105,12 @@ def check_file(path: Path, *, command: Sequence[str], timeout_s: float = 600.0) 
         raise ConfigError(what, where=SETTING, fix="install it, or give its path") from error
     except subprocess.TimeoutExpired as error:
         raise ConfigError(f"the scanner {line[0]!r} was not done within {timeout_s:g} s", where=SETTING) from error
-    if done.returncode:
-        num_lines = len(done.stdout.splitlines()) + len(done.stderr.splitlines())
-        raise SecretsFoundError(
-            f"the scanner {line[0]!r} objects to the redacted sessions (exit code {done.returncode}, {num_lines} lines of findings)",
-            where=SETTING,
-            fix="nothing was stored; run the scanner on your logs, put what it finds into ingest.redact_words, and ingest again",
-        )
+    return done
+
+
+def _objection(scanner: str, what: str) -> SecretsFoundError:
+    return SecretsFoundError(
+        f"the scanner {scanner} objects to the redacted sessions ({what})",
+        where=SETTING,
+        fix="nothing was stored; run the scanner on your logs, put what it finds into ingest.redact_words, and ingest again",
+    )

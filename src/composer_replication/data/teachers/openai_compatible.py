@@ -29,6 +29,7 @@ from composer_replication.core.harmless import harmless
 from composer_replication.core.jsonl import dumps
 from composer_replication.core.redact import Redactor
 from composer_replication.core.teacher import Price, Reply, Request
+from composer_replication.data.ingestion.redaction import redact_turn
 from composer_replication.data.teachers.count import received_tokens, sent_tokens
 from composer_replication.data.teachers.scrub import KeyScrub
 from composer_replication.data.teachers.wire import chat_messages, chat_tools, read_reply
@@ -170,7 +171,7 @@ class OpenAICompatible:
         received = received_tokens(_messages(body), max_tokens=request.max_tokens)
         most = self.most_input_tokens(request)
         reply = replace(reply, raw=self._raw(body), sent_tokens=min(sent_tokens(sent), most), received_tokens=received)
-        return self._scrub.reply(reply)
+        return self._redacted(self._scrub.reply(reply))
 
     def _raw(self, body: bytes) -> str:
         """The body as it is kept: as it came, or, where the key stands in it, its values without that; nothing of a key in pieces."""
@@ -179,6 +180,13 @@ class OpenAICompatible:
         if self._scrub.in_pieces(clean):
             return ""
         return text if clean == value and not self._scrub.holds(text) else dumps(clean)
+
+    def _redacted(self, reply: Reply) -> Reply:
+        """The reply without secrets, the key among them, as it is once parsed: arguments are JSON within JSON, whose escapes hide a key."""
+        turn, raw = redact_turn(reply.turn, self._redactor), self._redactor.text(reply.raw)
+        if turn is not reply.turn:
+            raw = ""  # the body says the same behind escapes
+        return reply if turn is reply.turn and raw is reply.raw else replace(reply, turn=turn, raw=raw)
 
     def _refusal(self, status: int, body: bytes, wait_s: float | None) -> TeacherError:
         told = _error_in(body)

@@ -1,0 +1,29 @@
+"""Recall on lists that somebody made who had seen neither rules nor tests; tests/core/stranger/README.md tells what may be claimed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.stranger import Share, rows, score
+
+FLOORS = {"dev": (0.99, 0.98), "sealed": (0.91, 0.93)}
+"""List -> least share of the plain and of the wrapped texts that are cleaned. `sealed` was .920 and .947 when it was opened."""
+
+
+@pytest.mark.parametrize("name", FLOORS)
+def test_secrets_of_a_strangers_list_go(name: str) -> None:
+    found, (plain, wrapped) = score(name), FLOORS[name]
+    assert found.plain.num == 175
+    assert found.wrapped.num == 75
+    assert found.plain.value >= plain, found.left
+    assert found.wrapped.value >= wrapped, found.left
+
+
+def test_the_lists_hold_what_they_say() -> None:
+    """Every secret stands in its text: a list whose pieces are not there would be clean without a rule."""
+    assert [row["id"] for name in FLOORS for row in rows(name) if not all(piece in row["text"] for piece in row["secrets"])] == []
+
+
+def test_wilsons_interval() -> None:
+    low, high = Share(161, 175).interval
+    assert (low, high) == (0.870, 0.952)
