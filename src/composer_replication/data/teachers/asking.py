@@ -232,7 +232,7 @@ def _where(teacher: Teacher) -> str:
 
 def _above(teacher: Teacher, *, booked: float, cost: Cost) -> TeacherError:
     if cost.whose == "ours":
-        what = f"{teacher.name} answered with more than max_tokens allows: ${cost.usd:.6g} by our own count, and ${booked:.6g} was booked"
+        what = f"{teacher.name} answered with more than was asked for (max_tokens, one choice): ${cost.usd:.6g} by our own count, and ${booked:.6g} was booked"
         fix = "the answer is kept; an endpoint that does not keep max_tokens cannot be held to a ceiling (see output_field of this teacher)"
     else:
         what = f"{teacher.name} billed ${cost.usd:.6g} for a call that was booked at ${booked:.6g}"
