@@ -288,6 +288,17 @@ def test_the_key_behind_escapes_of_escapes_is_not_kept() -> None:
     assert "[REDACTED:key]" in str(caught.value) and hidden[:40] not in str(caught.value)
 
 
+def test_no_cookie_goes_back() -> None:
+    async def work(url: str) -> None:
+        async with OpenAICompatible("glm", settings(url), environ=ENVIRON) as teacher:
+            for _ in range(2):
+                await teacher.ask(ASKED)
+
+    with answering(chat("Done."), "set-cookie: session=1; Path=/") as (url, got):
+        asyncio.run(work(url))
+    assert len(got) == 2 and not any(b"cookie" in one.lower() for one in got)
+
+
 def test_a_redirect_to_another_host_brings_it_no_key(endpoint: Endpoint) -> None:
     for status in (301, 302, 303, 307, 308):
         with answering(b"", f"location: {endpoint.url}/chat/completions", status=status) as (url, _), pytest.raises(TeacherError) as caught:
@@ -342,3 +353,12 @@ def test_the_same_request_has_the_same_name_whatever_it_may_cost() -> None:
 def test_words_and_calls_together(endpoint: Endpoint) -> None:
     endpoint.act = lambda body: "All done."
     assert ask(endpoint).turn.blocks == (Text("All done."),)
+
+
+def test_every_choice_counts() -> None:
+    choice = {"message": {"role": "assistant", "content": "reconsider " * 20}, "finish_reason": "stop"}
+    counts = [0, 0]
+    for number, num in enumerate((1, 8)):
+        with answering(json.dumps({"choices": [choice] * num}).encode()) as (url, _):
+            counts[number] = ask_at(url).received_tokens
+    assert counts[1] == 8 * counts[0] > 0
