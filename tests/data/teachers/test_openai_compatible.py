@@ -205,18 +205,22 @@ def test_the_key_is_nowhere_but_in_the_header(endpoint: Endpoint, capsys: pytest
 
 
 @contextmanager
-def answering(data: bytes, *headers: str, status: int = 200) -> Iterator[tuple[str, list[bytes]]]:
-    """A server that sends these bytes to whoever asks, and what it was sent."""
+def answering(data: bytes, *headers: str, status: int = 200, behind: bytes = b"") -> Iterator[tuple[str, list[bytes]]]:
+    """A server that sends these bytes to whoever asks, on connections that it keeps open, and what it was sent."""
     got: list[bytes] = []
-    head = "".join(f"{line}\r\n" for line in (f"HTTP/1.1 {status} X", f"content-length: {len(data)}", "connection: close", *headers))
+    head = "".join(f"{line}\r\n" for line in (f"HTTP/1.1 {status} X", f"content-length: {len(data)}", *headers))
 
     def serve(listener: socket.socket) -> None:
         with suppress(OSError):
             while True:
                 talk, _ = listener.accept()
-                with talk, suppress(OSError):
-                    got.append(talk.recv(65536))
-                    talk.sendall(head.encode() + b"\r\n" + data)
+                threading.Thread(target=keep, args=(talk,), daemon=True).start()
+
+    def keep(talk: socket.socket) -> None:
+        with talk, suppress(OSError):
+            while sent := talk.recv(65536):
+                got.append(sent)
+                talk.sendall(head.encode() + b"\r\n" + data + behind)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=serve, args=(listener,), daemon=True).start()
@@ -286,6 +290,18 @@ def test_the_key_behind_escapes_of_escapes_is_not_kept() -> None:
     ):
         ask_at(url)
     assert "[REDACTED:key]" in str(caught.value) and hidden[:40] not in str(caught.value)
+
+
+def test_what_stands_behind_an_answer_is_not_read_as_the_next_one() -> None:
+    smuggled = chat("SMUGGLED")
+    behind = f"HTTP/1.1 200 OK\r\ncontent-length: {len(smuggled)}\r\n\r\n".encode() + smuggled
+
+    async def work(url: str) -> list[str]:
+        async with OpenAICompatible("glm", settings(url), environ=ENVIRON) as teacher:
+            return [(await teacher.ask(ASKED)).turn.text for _ in range(3)]
+
+    with answering(chat("Done."), behind=behind) as (url, got):
+        assert asyncio.run(work(url)) == ["Done."] * 3 and len(got) == 3
 
 
 def test_no_cookie_goes_back() -> None:
