@@ -345,3 +345,14 @@ def test_the_pauses_of_one_request_are_bounded_in_all() -> None:
     while (wait := patience.wait_s(1, busy(9.0), rng, waited_s=waited)) is not None:
         waited += wait
     assert waited == 18.0
+
+
+def test_what_would_fail_for_all_is_asked_once(ledger: Ledger) -> None:
+    refused = TeacherError("status 401", again=False, billed=False, for_all=True)
+    teacher, asked = acting(*[refused] * 9)
+
+    async def work() -> list[Any]:
+        asker = Asker(ledger, patience=QUICK)
+        return await asyncio.gather(*(asker.ask(teacher, request(str(n))) for n in range(9)), return_exceptions=True)
+
+    assert [str(one) for one in run(work())] == [str(refused)] * 9 and len(asked) == 1
