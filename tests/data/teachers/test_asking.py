@@ -308,10 +308,15 @@ def test_the_first_call_of_each_teacher_goes_alone_until_it_is_answered(ledger: 
 
 
 def test_a_wrong_price_costs_one_call_and_no_more(ledger: Ledger) -> None:
-    teacher, asked = acting(*[reply(usd=40.0)] * 20)
+    asked: list[Request] = []
+
+    async def act(one: Request) -> Reply:
+        asked.append(one)
+        await asyncio.sleep(0.01)
+        return reply(usd=40.0)
 
     async def work() -> list[Any]:
-        asker = Asker(ledger, limits={"here": Limits(at_once=16)}, patience=QUICK)
+        asker, teacher = Asker(ledger, limits={"here": Limits(at_once=16)}, patience=QUICK), Made(act)
         return await asyncio.gather(*(asker.ask(teacher, request(str(n))) for n in range(20)), return_exceptions=True)
 
     assert all(isinstance(one, TeacherError) for one in run(work())) and len(asked) == 1 and ledger.totals().booked_usd == 40.0
