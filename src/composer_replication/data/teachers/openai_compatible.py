@@ -276,9 +276,8 @@ def _client(http: ModuleType, settings: TeacherSettings, key: str) -> Any:
     return http.AsyncClient(
         headers=headers,
         timeout=http.Timeout(None, connect=CONNECT_S),  # the asker bounds the whole attempt
-        limits=http.Limits(
-            max_connections=settings.at_once, max_keepalive_connections=0
-        ),  # what one call left behind is not read as the next answer
+        # No connection is used again: what a server left behind on it would be read as the answer to the next request.
+        limits=http.Limits(max_connections=settings.at_once, max_keepalive_connections=0),
         follow_redirects=False,
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),  # none is kept: an answer is not told apart by what came before
         trust_env=urlsplit(settings.base_url).hostname not in _LOOPBACK,
