@@ -301,7 +301,7 @@ def test_what_stands_behind_an_answer_is_not_read_as_the_next_one() -> None:
             return [(await teacher.ask(ASKED)).turn.text for _ in range(3)]
 
     with answering(chat("Done."), behind=behind) as (url, got):
-        assert asyncio.run(work(url)) == ["Done."] * 3 and len(got) == 3
+        assert asyncio.run(work(url)) == ["Done."] * 3 and sum(one.startswith(b"POST") for one in got) == 3
 
 
 def test_no_cookie_goes_back() -> None:
@@ -312,7 +312,7 @@ def test_no_cookie_goes_back() -> None:
 
     with answering(chat("Done."), "set-cookie: session=1; Path=/") as (url, got):
         asyncio.run(work(url))
-    assert len(got) == 2 and not any(b"cookie" in one.lower() for one in got)
+    assert sum(one.startswith(b"POST") for one in got) == 2 and not any(b"cookie" in one.lower() for one in got)
 
 
 def test_a_redirect_to_another_host_brings_it_no_key(endpoint: Endpoint) -> None:
