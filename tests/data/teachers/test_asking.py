@@ -12,7 +12,7 @@ import pytest
 
 from composer_replication.core.errors import BudgetError, TeacherError
 from composer_replication.core.teacher import Reply, Request
-from composer_replication.data.teachers.asking import IN_VAIN, Asker, Limits, Patience
+from composer_replication.data.teachers.asking import FAILED_IN_A_ROW, IN_VAIN, Asker, Limits, Patience
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
 from tests.data.teachers.made import Made, reply, request, says
 
@@ -273,3 +273,91 @@ def test_a_ceiling_that_lost_calls_reached_is_not_blamed(tmp_path: Path) -> None
         ) as over:
             run(Asker(small, patience=QUICK).ask(teacher, request()))
         assert "raise --max-usd" not in str(over.value) and len(asked) == 2
+
+
+def test_the_first_call_of_each_teacher_goes_alone_until_it_is_answered(ledger: Ledger) -> None:
+    """Two calls of a teacher are lost before one is answered: until then there is one in flight, and then there are many; others go on."""
+    at_once: dict[str, int] = {"a": 0, "b": 0}
+    most: list[tuple[str, int, int]] = []
+
+    def teacher(name: str) -> Made:
+        done = 0
+
+        async def act(asked: Request) -> Reply:
+            nonlocal done
+            at_once[name] += 1
+            most.append((name, done, at_once[name]))
+            await asyncio.sleep(0.005)
+            at_once[name] -= 1
+            done += 1
+            if done <= 2:
+                raise cut()
+            return reply(usd=0.1)
+
+        return Made(act, name=name, salt=name, provider=name)
+
+    async def work() -> None:
+        asker = Asker(ledger, limits={"a": Limits(at_once=8), "b": Limits(at_once=8)}, patience=QUICK)
+        one, other = teacher("a"), teacher("b")
+        await asyncio.gather(*(asker.ask(who, request(str(n))) for n in range(9) for who in (one, other)))
+
+    run(work())
+    for name in "ab":
+        assert {now for who, done, now in most if who == name and done < 3} == {1} and max(now for who, _, now in most if who == name) > 2
+    assert [who for who, _, _ in most[:2]] == ["a", "b"]
+
+
+def test_a_wrong_price_costs_one_call_and_no_more(ledger: Ledger) -> None:
+    asked: list[Request] = []
+
+    async def act(one: Request) -> Reply:
+        asked.append(one)
+        await asyncio.sleep(0.01)
+        return reply(usd=40.0)
+
+    async def work() -> list[Any]:
+        asker, teacher = Asker(ledger, limits={"here": Limits(at_once=16)}, patience=QUICK), Made(act)
+        return await asyncio.gather(*(asker.ask(teacher, request(str(n))) for n in range(20)), return_exceptions=True)
+
+    assert all(isinstance(one, TeacherError) for one in run(work())) and len(asked) == 1 and ledger.totals().booked_usd == 40.0
+
+
+def test_the_next_run_books_what_the_dearest_call_cost(tmp_path: Path) -> None:
+    with Ledger(tmp_path / LEDGER_NAME, max_usd=100.0) as ledger:
+        with pytest.raises(TeacherError, match="billed"):
+            run(Asker(ledger).ask(acting(reply(usd=40.0))[0], request("a")))
+        teacher, asked = acting(reply(usd=40.0))
+        assert run(Asker(ledger).ask(teacher, request("b"))).usd == 40.0
+        with pytest.raises(BudgetError, match=r"the next call could cost \$40"):
+            run(Asker(ledger).ask(teacher, request("c")))
+        assert len(asked) == 1 and run(Asker(ledger).ask(says(name="other"), request("c"))).usd == 0.25
+
+
+def test_refusals_without_end_are_given_up(ledger: Ledger) -> None:
+    teacher, asked = acting(*[busy() for _ in range(500)])
+
+    async def work() -> list[Any]:
+        asker = Asker(ledger, patience=Patience(attempts=3, first_wait_s=0.0001))
+        return await asyncio.gather(*(asker.ask(teacher, request(str(n))) for n in range(100)), return_exceptions=True)
+
+    errors = run(work())
+    assert len(asked) <= 3 * (FAILED_IN_A_ROW + 100) < 500 and "12 requests to made in a row brought no answer" in str(errors[-1])
+
+
+def test_the_pauses_of_one_request_are_bounded_in_all() -> None:
+    patience, rng = Patience(longest_wait_s=10.0, all_waits_s=25.0, first_wait_s=0.0, attempts=99), random.Random(1)
+    waited = 0.0
+    while (wait := patience.wait_s(1, busy(9.0), rng, waited_s=waited)) is not None:
+        waited += wait
+    assert waited == 18.0
+
+
+def test_what_would_fail_for_all_is_asked_once(ledger: Ledger) -> None:
+    refused = TeacherError("status 401", again=False, billed=False, for_all=True)
+    teacher, asked = acting(*[refused] * 9)
+
+    async def work() -> list[Any]:
+        asker = Asker(ledger, patience=QUICK)
+        return await asyncio.gather(*(asker.ask(teacher, request(str(n))) for n in range(9)), return_exceptions=True)
+
+    assert [str(one) for one in run(work())] == [str(refused)] * 9 and len(asked) == 1

@@ -132,3 +132,16 @@ def test_a_torn_record_is_left_out_and_one_of_a_live_process_is_left_alone(tmp_p
     assert next(rooms_of(ledger))[2] == [b"one", b"two"]
     with Ledger(ledger, max_usd=1.0, is_alive=lambda name: True):
         assert path.exists()
+
+
+def test_a_full_ledger_books_nothing_more(tmp_path: Path) -> None:
+    Full.last = 3  # opening and booking: no room for the first answer
+    with Full(tmp_path / LEDGER_NAME, max_usd=100.0) as ledger:
+        ask_all(ledger, [])
+        Full.last = 10**9  # there is room again, and what could not be written has to be taken over first
+        with pytest.raises(NoSpaceError, match="cannot be written"):
+            ledger.reserve("key", teacher=Made(act=_nobody), request=request("more"), patience_s=1.0)
+
+
+async def _nobody(one: Request) -> Reply:
+    raise AssertionError

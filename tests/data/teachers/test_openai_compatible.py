@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
+import socket
+import threading
+import tracemalloc
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +21,8 @@ from composer_replication.core.errors import ConfigError, TeacherError
 from composer_replication.core.teacher import Reply, Request, Usage, reply_to_json, request_key, worst_usd
 from composer_replication.core.trace import Opaque, Text, ToolCall
 from composer_replication.data.teachers.ledger import Call, Ledger
-from composer_replication.data.teachers.openai_compatible import OpenAICompatible, retry_after_s
+from composer_replication.data.teachers.openai_compatible import MAX_BODY_BYTES, OpenAICompatible, retry_after_s
+from composer_replication.data.teachers.scrub import KeyScrub
 from composer_replication.data.teachers.wire import read_reply
 from tests.data.teachers.endpoint import INPUT_USD, OUTPUT_USD, Endpoint
 from tests.data.teachers.made import READ, request, says
@@ -214,6 +220,124 @@ def test_a_key_in_an_answers_arguments_and_any_other_secret_go_before_the_answer
     assert "\\u0073k-planted" not in reply.raw
 
 
+@contextmanager
+def answering(data: bytes, *headers: str, status: int = 200, behind: bytes = b"") -> Iterator[tuple[str, list[bytes]]]:
+    """A server that sends these bytes to whoever asks, on connections that it keeps open, and what it was sent."""
+    got: list[bytes] = []
+    head = "".join(f"{line}\r\n" for line in (f"HTTP/1.1 {status} X", f"content-length: {len(data)}", *headers))
+
+    def serve(listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                talk, _ = listener.accept()
+                threading.Thread(target=keep, args=(talk,), daemon=True).start()
+
+    def keep(talk: socket.socket) -> None:
+        with talk, suppress(OSError):
+            while sent := talk.recv(65536):
+                got.append(sent)
+                talk.sendall(head.encode() + b"\r\n" + data + behind)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1", got
+
+
+def ask_at(url: str, asked: Request = ASKED) -> Reply:
+    async def work() -> Reply:
+        async with OpenAICompatible("glm", settings(url), environ=ENVIRON) as teacher, asyncio.timeout(20):
+            return await teacher.ask(asked)
+
+    return asyncio.run(work())
+
+
+def chat(content: str, **more: Any) -> bytes:
+    return json.dumps({"choices": [{"message": {"role": "assistant", "content": content}, "finish_reason": "stop"}], **more}).encode()
+
+
+def test_a_packed_body_is_unpacked_up_to_a_bound() -> None:
+    with answering(gzip.compress(chat("Done.")), "content-encoding: gzip") as (url, got):
+        assert ask_at(url).turn.text == "Done." and b"accept-encoding: identity" in got[0].lower()
+    bomb = gzip.compress(chat(" " * 40 * 2**20))
+    tracemalloc.start()
+    with answering(bomb, "content-encoding: gzip") as (url, _), pytest.raises(TeacherError, match="longer than") as caught:
+        ask_at(url)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert caught.value.billed and not caught.value.again and most < 6 * MAX_BODY_BYTES
+    for packed in ("br", "gzip, gzip", "zstd"):
+        with answering(bomb, f"content-encoding: {packed}") as (url, _), pytest.raises(TeacherError, match="packed as") as caught:
+            ask_at(url)
+        assert caught.value.billed
+
+
+def test_a_refusal_that_brings_a_bill_or_an_answer_may_be_billed() -> None:
+    for more in ({"usage": {"completion_tokens": 7}}, {"usage": {"cost": 0.01}}, {"choices": [{"message": {"content": "x"}}]}):
+        data = json.dumps({"error": {"message": "busy"}, **more}).encode()
+        with answering(data, status=429) as (url, _), pytest.raises(TeacherError) as caught:
+            ask_at(url)
+        assert caught.value.billed, more
+    with answering(b'{"error": {"message": "busy"}, "usage": {"cost": 0}}', status=429) as (url, _), pytest.raises(TeacherError) as caught:
+        ask_at(url)
+    assert not caught.value.billed
+
+
+def test_what_was_sent_and_received_is_counted_whatever_is_reported() -> None:
+    long = "reconsider " * 40
+    with answering(chat(long, usage={"prompt_tokens": 0, "completion_tokens": 0, "cost": 0})) as (url, _):
+        reply = ask_at(url, replace(ASKED, max_tokens=1000))
+    assert reply.usage.usd == 0 and 200 < reply.sent_tokens < 400 and 40 <= reply.received_tokens < 400
+    with answering(chat(long)) as (url, _):
+        assert ask_at(url, replace(ASKED, max_tokens=30)).received_tokens > 100  # 40 words, where 30 tokens were asked for
+
+
+def test_the_key_behind_escapes_of_escapes_is_not_kept() -> None:
+    hidden = "".join(f"\\u{ord(letter):04x}" for letter in KEY)
+    call = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path": "' + hidden + '"}'}}
+    message = {"role": "assistant", "content": hidden, "tool_calls": [call]}
+    data = json.dumps({"model": hidden, "choices": [{"message": message, "finish_reason": "stop"}]}).encode()
+    with answering(data) as (url, _):
+        reply = ask_at(url)
+    told = repr(reply) + json.dumps(dict(reply.turn.calls[0].arguments))
+    assert KEY not in told and not KeyScrub(KEY).holds(told) and reply.turn.text == "[REDACTED:key]"
+    with (
+        answering(json.dumps({"error": {"message": f"no {hidden}"}}).encode(), status=400) as (url, _),
+        pytest.raises(TeacherError) as caught,
+    ):
+        ask_at(url)
+    assert "[REDACTED:key]" in str(caught.value) and hidden[:40] not in str(caught.value)
+
+
+def test_what_stands_behind_an_answer_is_not_read_as_the_next_one() -> None:
+    smuggled = chat("SMUGGLED")
+    behind = f"HTTP/1.1 200 OK\r\ncontent-length: {len(smuggled)}\r\n\r\n".encode() + smuggled
+
+    async def work(url: str) -> list[str]:
+        async with OpenAICompatible("glm", settings(url), environ=ENVIRON) as teacher:
+            return [(await teacher.ask(ASKED)).turn.text for _ in range(3)]
+
+    with answering(chat("Done."), behind=behind) as (url, got):
+        assert asyncio.run(work(url)) == ["Done."] * 3 and sum(one.startswith(b"POST") for one in got) == 3
+
+
+def test_no_cookie_goes_back() -> None:
+    async def work(url: str) -> None:
+        async with OpenAICompatible("glm", settings(url), environ=ENVIRON) as teacher:
+            for _ in range(2):
+                await teacher.ask(ASKED)
+
+    with answering(chat("Done."), "set-cookie: session=1; Path=/") as (url, got):
+        asyncio.run(work(url))
+    assert sum(one.startswith(b"POST") for one in got) == 2 and not any(b"cookie" in one.lower() for one in got)
+
+
+def test_a_redirect_to_another_host_brings_it_no_key(endpoint: Endpoint) -> None:
+    for status in (301, 302, 303, 307, 308):
+        with answering(b"", f"location: {endpoint.url}/chat/completions", status=status) as (url, _), pytest.raises(TeacherError) as caught:
+            ask_at(url)
+        assert caught.value.for_all and not endpoint.seen
+
+
 def test_no_redirect_is_followed_with_the_key(endpoint: Endpoint) -> None:
     fails(endpoint, "307")
     assert len(endpoint.seen) == 1
@@ -261,3 +385,12 @@ def test_the_same_request_has_the_same_name_whatever_it_may_cost() -> None:
 def test_words_and_calls_together(endpoint: Endpoint) -> None:
     endpoint.act = lambda body: "All done."
     assert ask(endpoint).turn.blocks == (Text("All done."),)
+
+
+def test_every_choice_counts() -> None:
+    choice = {"message": {"role": "assistant", "content": "reconsider " * 20}, "finish_reason": "stop"}
+    counts = [0, 0]
+    for number, num in enumerate((1, 8)):
+        with answering(json.dumps({"choices": [choice] * num}).encode()) as (url, _):
+            counts[number] = ask_at(url).received_tokens
+    assert counts[1] == 8 * counts[0] > 0

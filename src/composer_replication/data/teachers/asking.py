@@ -189,8 +189,10 @@ class Asker:
 
     def _failed_for_good(self, teacher: Teacher, error: TeacherError) -> TeacherError:
         """The error of a request whose attempts are used up, or what ends the asking after many of them in a row."""
+        if error.for_all:  # whoever waits for his turn does not have to find it out again
+            return self._give_up(teacher, error)
         self._failed[teacher.name] += 1
-        if self._failed[teacher.name] < FAILED_IN_A_ROW or error.for_all:
+        if self._failed[teacher.name] < FAILED_IN_A_ROW:
             return error
         what = f"{FAILED_IN_A_ROW} requests to {teacher.name} in a row brought no answer, the last one: {error.what}"
         fix = error.fix or "look whether the endpoint is up, and run it again"
@@ -232,7 +234,8 @@ def _where(teacher: Teacher) -> str:
 
 def _above(teacher: Teacher, *, booked: float, cost: Cost) -> TeacherError:
     if cost.whose == "ours":
-        what = f"{teacher.name} answered with more than max_tokens allows: ${cost.usd:.6g} by our own count, and ${booked:.6g} was booked"
+        what = f"{teacher.name} answered with more than was asked for (max_tokens, one choice): "
+        what += f"${cost.usd:.6g} by our own count, and ${booked:.6g} was booked"
         fix = "the answer is kept; an endpoint that does not keep max_tokens cannot be held to a ceiling (see output_field of this teacher)"
     else:
         what = f"{teacher.name} billed ${cost.usd:.6g} for a call that was booked at ${booked:.6g}"

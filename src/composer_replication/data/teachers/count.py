@@ -75,15 +75,16 @@ def sent_tokens(body: Mapping[str, JSON]) -> int:
 def received_tokens(messages: Iterable[JSON], *, max_tokens: int) -> int:
     """The tokens of the messages of an answer, the thinking that it shows included.
 
-    An answer whose words alone are more than `max_tokens` was not held to it, and counts in full; any other one has that many at most.
+    A message whose words alone are more than `max_tokens` was not held to it, and counts in full; any other one has that many at most.
     """
-    most = least = 0
+    count = 0
     for message in messages:
         row = dict(message) if isinstance(message, dict) else {"content": message}
         thinking = _once(" ".join(_texts(row.pop(name))) for name in _REASONING if name in row)
-        most += sum(map(most_tokens, [*strings(row), *thinking]))
-        least += sum(map(least_tokens, [*_texts(row), *thinking]))
-    return most if least > max_tokens else min(most, max_tokens)
+        most = sum(map(most_tokens, [*strings(row), *thinking]))
+        least = sum(map(least_tokens, [*_texts(row), *thinking]))
+        count += most if least > max_tokens else min(most, max_tokens)
+    return count
 
 
 def _once(texts: Iterable[str]) -> list[str]:

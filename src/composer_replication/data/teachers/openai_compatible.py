@@ -19,6 +19,7 @@ import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import replace
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
@@ -283,8 +284,10 @@ def _client(http: ModuleType, settings: TeacherSettings, key: str) -> Any:
     return http.AsyncClient(
         headers=headers,
         timeout=http.Timeout(None, connect=CONNECT_S),  # the asker bounds the whole attempt
-        limits=http.Limits(max_connections=settings.at_once, max_keepalive_connections=settings.at_once),
+        # No connection is used again: what a server left behind on it would be read as the answer to the next request.
+        limits=http.Limits(max_connections=settings.at_once, max_keepalive_connections=0),
         follow_redirects=False,
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),  # none is kept: an answer is not told apart by what came before
         trust_env=urlsplit(settings.base_url).hostname not in _LOOPBACK,
     )
 
