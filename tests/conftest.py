@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, Phase, settings
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test reaches for a hub
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: threads of two test processes would wait for each other
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="recompose-tests-")  # no test sees or changes what the user has trusted
 
 # How long an input takes to make says more about what else the machine does than about the code; CI repeats the same inputs.
 settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=bool(os.environ.get("CI")))

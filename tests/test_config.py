@@ -40,7 +40,7 @@ def test_the_file_is_found_upward_and_paths_are_relative_to_it(tmp_path: Path) -
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
     assert find_config(below) == file
-    loaded = load_config(start=below)
+    loaded = load_config(start=below, how=lambda _: "this test")
     assert loaded.work_dir == tmp_path / "out"
     assert loaded.config.ingest.logs == (str(tmp_path / "logs"), "/abs/logs")
 
@@ -81,10 +81,10 @@ def test_flags_become_values_of_the_right_type(tmp_path: Path, flag: str, text: 
 
 def test_one_entry_of_a_table_is_set_by_its_dotted_name_and_joins_those_of_the_file(tmp_path: Path) -> None:
     write(tmp_path / "recompose.toml", '[hints.writers]\nbad_arguments = "a:b"\nfile_missing = "c:d"\n')
-    loaded = load_config(flags={"hints.writers.file_missing": "pkg.mod:fn"}, start=tmp_path)
+    loaded = load_config(flags={"hints.writers.file_missing": "pkg.mod:fn"}, start=tmp_path, how=lambda _: "this test")
     assert loaded.config.hints.writers == {"bad_arguments": "a:b", "file_missing": "pkg.mod:fn"}
     with pytest.raises(ConfigError, match="holds a value, not a group"):
-        load_config(flags={"hints.writers.file_missing.more": "x"}, start=tmp_path)
+        load_config(flags={"hints.writers.file_missing.more": "x"}, start=tmp_path, how=lambda _: "this test")
 
 
 def test_a_mistyped_key_names_file_line_group_and_the_nearest_key(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -46,8 +47,9 @@ def prepare(folder: Path, url: str, *, sessions: int, steps: int, **settings: An
 
 
 def start(folder: Path, *argv: str) -> subprocess.Popen[str]:
-    """The command in a process of its own, with the key in its environment."""
-    environ = {**os.environ, "PLANTED_ROUTER_KEY": KEY}
+    """The command in a process of its own, with the key in its environment, and the settings trusted as in CI."""
+    trusted = hashlib.sha256((folder / "recompose.toml").read_bytes()).hexdigest()
+    environ = {**os.environ, "PLANTED_ROUTER_KEY": KEY, "RECOMPOSE_TRUST": trusted}
     command = [sys.executable, "-m", "composer_replication.cli", "replay", *argv]
     # Tests that run in the background hand down a SIGINT that is ignored; who types the command has it.
     typed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)

@@ -25,5 +25,5 @@ def test_ingest_stores_nothing_that_the_scanner_objects_to(tmp_path: Path) -> No
     assert "objects to the redacted sessions" in said.err
     assert "customer" not in said.err + said.out
     assert (tmp_path / "recompose" / "sessions.jsonl").read_bytes() == kept
-    assert files(tmp_path / "recompose") == {"sessions.jsonl", "ingest.json", "redaction.key"}
+    assert files(tmp_path / "recompose") == {".gitignore", "sessions.jsonl", "ingest.json", "redaction.key"}
     assert recompose("ingest", "logs", "--ingest.redact_words", "Initech", cwd=tmp_path).code == 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
+import itertools
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -13,6 +15,8 @@ from typing import Any
 
 from composer_replication.cli.main import run
 from composer_replication.core.codec import record_to_json, write_sessions
+from composer_replication.core.config.load import find_config
+from composer_replication.core.config.trust import VARIABLE
 from composer_replication.core.jsonl import write_lines
 from composer_replication.core.site import Hint, Site
 from composer_replication.core.trace import Segment, Session, SourceRef, Text, ToolCall, ToolResult, Turn
@@ -34,12 +38,30 @@ class Said:
         return json.loads(self.out)
 
 
-def recompose(*argv: str, cwd: Path) -> Said:
-    """Run one command line in this process, in a folder, as with a pipe for stdout."""
+def recompose(*argv: str, cwd: Path, trusting: bool = True) -> Said:
+    """Run one command line in this process, in a folder, as with a pipe for stdout; the settings files that it reads are trusted."""
     out, err = io.StringIO(), io.StringIO()
-    with inside(cwd), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with inside(cwd), trusted(argv if trusting else ()), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = run(list(argv))
     return Said(code, out.getvalue(), err.getvalue())
+
+
+@contextlib.contextmanager
+def trusted(argv: Sequence[str]) -> Iterator[None]:
+    """As in CI: RECOMPOSE_TRUST holds the hashes of the settings files that a command line reads, while the block runs."""
+    if not argv:
+        yield
+        return
+    named = [Path(value) for flag, value in itertools.pairwise(argv) if flag in ("-c", "--config")]
+    found = [path for path in (*named, *filter(None, [find_config(Path.cwd())])) if path.is_file()]
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = ",".join(hashlib.sha256(path.read_bytes()).hexdigest() for path in found)
+    try:
+        yield
+    finally:
+        del os.environ[VARIABLE]
+        if before is not None:
+            os.environ[VARIABLE] = before
 
 
 @contextlib.contextmanager

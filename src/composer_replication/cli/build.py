@@ -13,6 +13,7 @@ from composer_replication.cli.gate import kept_kinds, say_gate
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.student import FOLDER, make_tokenizer
 from composer_replication.core.codec import read_anchors, read_hints, read_preferences, read_sessions, read_sites
+from composer_replication.core.files import save_folder
 from composer_replication.core.rundir import sha256_of
 from composer_replication.tokens.artefact import BuildReport, report, tally, write_dataset
 from composer_replication.tokens.dataset import Item, build_examples
@@ -36,15 +37,14 @@ def build(*, common: Common = Common()) -> int:
         done = report(counts)
     else:
         tokenizer.chat_template = renderer.template  # what the student is trained on is what it must be served with
-        tokenizer.save_pretrained(str(job.examples / FOLDER))
+        save_folder(job.examples / FOLDER, tokenizer.save_pretrained)
         done = write_dataset(job.examples, _items(job, renderer, kept), meta=_meta(job, renderer, inputs, split))
     value = {**asdict(done), "held_out": split, "renderer": renderer.describe(), "kept_kinds": None if kept is None else sorted(kept)}
     _show(job, renderer, done, split)
     say_gate(job, kept)
     if job.preferences in inputs:
         job.screen.line(f" pairs    raw, of {job.preferences.name}: not curated; {job.command('curate')}", style="yellow")
-    trains = done.examples or done.pairs
-    return job.finish(value, wrote=[job.examples], next_command=job.command("train" if trains else "show site"))
+    return job.finish(value, wrote=[job.examples], next_command=job.command("train" if done.examples or done.pairs else "show site"))
 
 
 def _pairs_and_anchors(job: Job) -> tuple[Path | None, Path | None]:

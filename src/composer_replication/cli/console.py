@@ -37,12 +37,13 @@ def is_main_rank() -> bool:
 
 @dataclass(slots=True)
 class Screen:
-    """Where a verb says things. `quiet` keeps only what was written; `json` keeps only the final object."""
+    """Where a verb says things. `quiet` keeps only what was written; `json` keeps only the final object, with `about` in it."""
 
     json: bool = False
     quiet: bool = False
     verbose: bool = False
     console: Console = field(default_factory=rich_console)
+    about: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def colour(self) -> bool:
@@ -97,7 +98,7 @@ class Screen:
     def result(self, value: Mapping[str, Any]) -> None:
         """The one JSON object of --json; lone surrogates are escaped."""
         if self.json:
-            sys.stdout.write(json.dumps(_finite(value), ensure_ascii=True, indent=1, allow_nan=False) + "\n")
+            sys.stdout.write(json.dumps(_finite({**value, **self.about}), ensure_ascii=True, indent=1, allow_nan=False) + "\n")
             sys.stdout.flush()
 
 

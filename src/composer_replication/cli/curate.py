@@ -32,7 +32,7 @@ def curate(*, check: bool = False, common: Common = Common()) -> int:
         Ask as well whether the agreement is worth anything: the null test (answers dealt to other places make hardly any pairs; exit
         code 3 where they make most of them all the same), and the pairs without each family of teachers in turn.
     """
-    job = open_job(common)
+    job = open_job(common, uses=("recipe", "data_juicer"))
     settings = job.config.curate
     job.need_file(job.sessions, verb="ingest")
     job.need_fresh(job.preferences, verb="replay")

@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from composer_replication.cli.build import build
@@ -26,6 +27,7 @@ from composer_replication.cli.report import report
 from composer_replication.cli.sites import sites
 from composer_replication.cli.train import train
 from composer_replication.core.errors import need
+from composer_replication.core.files import make_work, write_text
 
 FOLDER = Path("demo")
 
@@ -48,11 +50,9 @@ def demo(*, from_scratch: bool = False, logs_only: bool = False, logs: int = NUM
         fix = "leave -c out; single settings are given by their dotted names: --seed 11, --train.steps 30"
         raise UsageError("the demo writes its own settings and reads no other file", where="-c", fix=fix)
     check_flags(dotted_settings())
-    start = time.monotonic()
-    folder = common.out if common.out is not None else FOLDER
+    start, folder = time.monotonic(), common.out if common.out is not None else FOLDER
     only_flags = (Path(os.devnull),)  # no settings: a recompose.toml above this folder is somebody's own, and would choose the seed
-    quiet, verbose, dry_run = common.quiet, common.verbose, common.dry_run
-    job = open_job(Common(config=only_flags, json=common.json, quiet=quiet, verbose=verbose, dry_run=dry_run, out=folder))
+    job = open_job(replace(common, config=only_flags, out=folder))
     config = folder / "recompose.toml"
     check_folder(folder, config)
     if job.dry_run:
@@ -62,9 +62,9 @@ def demo(*, from_scratch: bool = False, logs_only: bool = False, logs: int = NUM
         need(package, extra="train")
     if (folder / "logs").exists():
         shutil.rmtree(folder / "logs")  # this run's own: another seed records other sessions
-    folder.mkdir(parents=True, exist_ok=True)
+    make_work(folder)
     student = folder / "student" if from_scratch else shipped(STUDENT)
-    config.write_text(SETTINGS.format(seed=job.config.seed, student=student.absolute().as_posix(), steps=STEPS), "utf-8")
+    write_text(config, SETTINGS.format(seed=job.config.seed, student=student.absolute().as_posix(), steps=STEPS))
     if from_scratch:
         warm_up(job, student)
     recorded = record(job, student, folder / "logs", num_sessions=logs)

@@ -14,9 +14,10 @@ from types import TracebackType
 
 from composer_replication.cli.flags import dotted_settings
 from composer_replication.core.errors import DataError
+from composer_replication.core.files import open_private, write_text
 
 TAIL = 600  # characters of a failed control's log that are shown
-PROGRAM = (sys.executable, "-m", "composer_replication.cli")
+PROGRAM = (sys.executable, "-P", "-m", "composer_replication.cli")  # -P: no module of the folder it is called in
 GRACE_S = 10.0  # how long a control may take to end by itself when it is told to
 
 
@@ -42,7 +43,7 @@ class Controls:
         return [shlex.join(["recompose", *words]) for words in self._commands]
 
     def __enter__(self) -> Controls:
-        self._log.write_bytes(b"")
+        write_text(self._log, "")
         self._done = self._pool.submit(self._train)
         return self
 
@@ -66,7 +67,7 @@ class Controls:
     def _train(self) -> None:
         env = {**os.environ, "OMP_NUM_THREADS": "1"}  # as many as in the process beside it: the same seed gives the same table
         for words in self._commands:
-            with self._lock, self._log.open("ab") as log:
+            with self._lock, os.fdopen(open_private(self._log, os.O_WRONLY | os.O_APPEND), "ab") as log:
                 if self._stopped:
                     return
                 log.write(f"$ {shlex.join(['recompose', *words])}\n".encode())

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from composer_replication.cli.flags import Common
-from composer_replication.cli.job import Job, open_job
+from composer_replication.cli.job import Job, settings_only
 
 TRAIN_PACKAGES = ("torch", "transformers", "accelerate", "peft", "safetensors")
 INSTALL_TRAIN = "pip install 'composer-replication[train]'"
@@ -33,11 +33,11 @@ class Finding:
 
 def doctor(*, common: Common = Common()) -> int:
     """What is installed, what would work, and the command that fixes what would not. Reads only."""
-    job = open_job(common)
+    job = settings_only(common)
     findings = [*packages(), gpu(), logs(job), disk(job), settings(job)]
     works = {f.name: f.ok for f in findings}
     can_train = all(works[name] for name in TRAIN_PACKAGES if name != "peft")
-    verbs = {verb: True for verb in ("ingest", "sites", "hints", "replay", "show", "init")}
+    verbs = {verb: True for verb in ("ingest", "sites", "hints", "replay", "show", "init", "trust")}
     verbs |= {verb: can_train for verb in ("hints --audit", "build", "train", "demo")}
     job.screen.table([("ok" if f.ok else "--", f.name, f.found, f.fix) for f in findings], head=("", "what", "found", "fix"))
     job.screen.line()
@@ -100,6 +100,8 @@ def disk(job: Job) -> Finding:
 
 def settings(job: Job) -> Finding:
     """Which settings file is read, and which stages have been run."""
+    if job.untrusted:
+        return Finding(name="settings", ok=False, found=f"not trusted, so not read: {job.untrusted}", fix="recompose trust")
     file = ", ".join(map(str, job.loaded.files)) or "no recompose.toml; defaults"
     stages: dict[str, Callable[[], bool]] = {p.name: p.exists for p in (job.sessions, job.sites, job.hints, job.examples, job.runs)}
     done = [name for name, there in stages.items() if there()]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +14,7 @@ from composer_replication.cli.problems import UsageError
 from composer_replication.cli.show_run import run_folder
 from composer_replication.cli.student import TINY
 from composer_replication.core.errors import ConfigError, DataError, need
+from composer_replication.core.files import scratch_folder, settle, write_text
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir, open_run
 from composer_replication.report.card import model_card
@@ -56,22 +55,17 @@ def export(run: str = "", /, *, to: Path | None = None, adapter: bool = False, m
     wrote = [target, target / README]
     if job.dry_run:
         return job.finish({"form": form, "steps": player.steps, "folder": str(target)}, wrote=wrote)
-    scratch = target.parent / f".{target.name}.part"
-    if scratch.exists():
-        raise DataError("a half-written export is in the way", where=str(scratch), fix="remove it, or let the other export end")
-    try:
+    with scratch_folder(target) as scratch:
         facts = write_student(player, form=form, folder=scratch)
         base = player.config.student.model
         rank = player.config.student.lora.rank
         commands = serve_commands(target, form=form, base=base, family=facts["family"], rank=rank, name=name)
         card = card_of(job, folder, player, form=form, facts=facts, commands=commands)
-        (scratch / README).write_text(model_card(card), encoding="utf-8")
+        write_text(scratch / README, model_card(card))
         write_json(scratch / FACTS, {"schema": SCHEMA, "run": name, "settings": player.config.model_dump(mode="json"), **asdict(card)})
         if target.exists():
             target.rmdir()  # empty, or this raises
-        os.replace(scratch, target)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        settle(scratch, target)
     for note in card.notes:
         job.screen.line(f" note     {note}", style="dim")
     for server, line in commands:

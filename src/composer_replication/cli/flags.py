@@ -36,6 +36,8 @@ class Common:
     """Folder to work in, in place of work_dir."""
     config: Annotated[tuple[Path, ...], Parameter(name=("--config", "-c"), consume_multiple=False)] = ()
     """Settings file, in place of the nearest recompose.toml; may be repeated, later ones win."""
+    trust_settings: bool = False
+    """Let settings files count that run code or send something and that `recompose trust` does not know, for this call."""
     quiet: Annotated[bool, Parameter(name=("--quiet", "-q"))] = False
     """Say only what was written."""
     verbose: Annotated[bool, Parameter(name=("--verbose", "-v"))] = False

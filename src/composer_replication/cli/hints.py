@@ -31,7 +31,7 @@ def hints(
     estimate
         With the reader: print the most that it could cost, and send nothing.
     """
-    job = open_job(common)
+    job = open_job(common, uses=("writers", "reader"))
     job.need_file(job.sessions, verb="ingest")
     job.need_fresh(job.sites, verb="sites")
     if (writer or job.config.hints.writer) == "reader":

@@ -18,6 +18,7 @@ from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.problems import DONE, FIXABLE, UsageError
 from composer_replication.core.codec import read_sessions, write_sessions
 from composer_replication.core.errors import DataError
+from composer_replication.core.files import make_work, scratch_folder, settle
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.redact import Redactor
 from composer_replication.core.trace import Session
@@ -38,10 +39,12 @@ def ingest(*paths: Path, yes: Annotated[bool, Parameter(name=("--yes", "-y"))] =
     yes
         Read the default folder without asking.
     """
-    job = open_job(common)
+    job = open_job(common, uses=("scanner",))
     settings = job.config.ingest
     named = [str(p) for p in paths] or list(settings.logs)
     logs = _find(job, named, yes=yes)
+    if not job.dry_run:
+        make_work(job.work)
     redactor = job.redactor() if settings.redact else None
     reports: list[FileReport] = []
     counts: Counter[str] = Counter()
@@ -74,13 +77,11 @@ def write_sessions_if_any(path: Path, sessions: Iterator[Session], *, scanner: S
         return 0
     if not scanner:
         return write_sessions(path, chain((first,), sessions))
-    unseen = path.with_name(f".{path.name}.{os.getpid()}.unscanned")
-    try:
+    with scratch_folder(path) as scratch:
+        unseen = scratch / path.name
         count = write_sessions(unseen, chain((first,), sessions))
         check_file(unseen, command=scanner)
-        os.replace(unseen, path)
-    finally:
-        unseen.unlink(missing_ok=True)
+        settle(unseen, path)
     return count
 
 

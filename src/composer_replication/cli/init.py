@@ -9,12 +9,13 @@ from typing import Any, Literal, get_args, get_origin
 
 from composer_replication.cli.console import Screen
 from composer_replication.cli.flags import Common
-from composer_replication.cli.job import open_job
+from composer_replication.cli.job import settings_only
 from composer_replication.cli.problems import UsageError
 from composer_replication.core.config.base import Settings
 from composer_replication.core.config.load import FILE_NAME, field_at, table_of
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError
+from composer_replication.core.files import write_text
 
 HEAD = """# Settings of composer-replication. A line "# key = value" shows the default; remove the "# " to change it.
 # Flags win over this file: recompose train --train.steps 50
@@ -36,7 +37,7 @@ def init(*, schema: bool = False, explain: str = "", force: bool = False, common
     if schema:
         Screen(json=True).result(Config.model_json_schema())
         return 0
-    job = open_job(common)
+    job = settings_only(common)
     if explain:
         return _explain(explain, job.screen)
     path = common.out if common.out is not None else Path(FILE_NAME)
@@ -45,8 +46,7 @@ def init(*, schema: bool = False, explain: str = "", force: bool = False, common
         raise ConfigError("the file exists", where=str(path), fix="give another path with -o, or --force to replace it")
     text = toml_text()
     if not job.dry_run:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
+        write_text(path, text)
     return job.finish({"file": str(path), "text": text}, wrote=[path], next_command="recompose ingest")
 
 

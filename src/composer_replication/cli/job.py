@@ -8,11 +8,13 @@ job.command("sites")    -> "recompose sites -o work"   (with the flags that lead
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +23,15 @@ from rich.console import Console
 from composer_replication.cli.console import Screen, is_main_rank
 from composer_replication.cli.flags import Common, dotted_settings
 from composer_replication.cli.problems import UsageError
+from composer_replication.cli.trusting import decide, say_settings
 from composer_replication.core.config.load import LoadedConfig, load_config
+from composer_replication.core.config.powers import inside
 from composer_replication.core.config.root import Config
-from composer_replication.core.errors import ConfigError, DataError
+from composer_replication.core.errors import ConfigError, DataError, UntrustedError
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.pseudonyms import store_key
 from composer_replication.core.redact import Redactor
-from composer_replication.core.rundir import sha256_of
+from composer_replication.core.rundir import sha256_of, sweep_work
 
 _DRIVEN: ContextVar[bool] = ContextVar("verbs are run one after the other by another verb", default=False)
 
@@ -47,12 +51,13 @@ def driven() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Settings, screen and paths of one call."""
+    """Settings, screen and paths of one call; `untrusted` is a settings file that does not count here."""
 
     loaded: LoadedConfig
     screen: Screen
     work: Path
     common: Common
+    untrusted: str = ""
 
     @property
     def config(self) -> Config:
@@ -133,6 +138,8 @@ class Job:
             flags.append(f"-o {shlex.quote(str(self.common.out))}")
         elif "work-dir" in dotted_settings() or "work_dir" in dotted_settings():
             flags.append(f"-o {shlex.quote(self.config.work_dir)}")
+        if self.common.trust_settings:
+            flags.append("--trust-settings")
         return " ".join(["recompose", verb, *flags])
 
     def need_file(self, path: Path, *, verb: str) -> Path:
@@ -191,22 +198,49 @@ def _size(path: Path) -> str:
     return f"{size:.1f} GB"
 
 
-def open_job(common: Common) -> Job:
-    """Load the settings of a call; a problem with a flag is a usage error (exit 2), with a file exit 1."""
+def open_job(common: Common, *, uses: tuple[str, ...] = (), writes: bool = True) -> Job:
+    """Load the settings of a call; a problem with a flag is a usage error (exit 2), with a file exit 1.
+
+    `uses` names what the verb may run or ask (cli/trusting.py): it is said before anything else. A verb that `writes` first removes what
+    killed processes left in the work folder.
+    """
     here = Path.cwd()
+    screen = Screen(json=common.json, quiet=common.quiet, verbose=common.verbose)
+    if not is_main_rank():
+        screen = Screen(console=Console(quiet=True))
     try:
-        loaded = load_config(common.config, flags=dotted_settings(), start=here)
+        loaded = load_config(common.config, flags=dotted_settings(), start=here, how=partial(decide, common=common))
     except ConfigError as error:
         if error.where.startswith("--"):
             raise UsageError(error.what, where=error.where, fix=error.fix) from error
         raise
-    screen = Screen(json=common.json, quiet=common.quiet, verbose=common.verbose)
-    if not is_main_rank():
-        screen = Screen(console=Console(quiet=True))
-    work = here / common.out.expanduser() if common.out is not None else loaded.work_dir
-    for path in loaded.files:
-        screen.detail(f" settings  {path}")
-    return Job(loaded=loaded, screen=screen, work=_shorten(work, here), common=common)
+    work = here / common.out.expanduser() if common.out is not None else _own_work(loaded)
+    if not _DRIVEN.get():
+        say_settings(loaded, screen, uses=uses)
+    job = Job(loaded=loaded, screen=screen, work=_shorten(work, here), common=common)
+    if writes and not common.dry_run and is_main_rank() and (left := sweep_work(job.work)):
+        screen.line(f" removed  {len(left)} half-written files of a process that is gone: {', '.join(left[:3])}", style="dim")
+    return job
+
+
+def settings_only(common: Common) -> Job:
+    """For verbs that read no work of a settings file (doctor, init): one that is not trusted is said, and counts for nothing."""
+    try:
+        return open_job(common, writes=False)
+    except UntrustedError as error:
+        job = open_job(replace(common, config=(Path(os.devnull),)), writes=False)
+        job.screen.line(f" settings  not read: {error.where} is not trusted", style="yellow")
+        return replace(job, untrusted=error.where)
+
+
+def _own_work(loaded: LoadedConfig) -> Path:
+    """The work folder; raises ConfigError where nobody named it, and it is a link that leads somewhere else."""
+    work = loaded.work_dir
+    named = {"work-dir", "work_dir"} & dotted_settings().keys() or any(source.powers for source in loaded.sources)
+    if work.is_symlink() and not named and not inside(work, loaded.base):
+        what = f"the work folder is a link to {work.resolve()}, outside of this folder"
+        raise ConfigError(what, where=str(work), fix="name the folder that you mean: -o FOLDER")
+    return work
 
 
 def _shorten(path: Path, here: Path) -> Path:

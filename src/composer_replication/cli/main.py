@@ -24,6 +24,7 @@ VERBS: dict[str, str] = {
     "demo": "Everything below, on a tiny student and its own logs, with a placebo, in three to four minutes.",
     "doctor": "What is installed, what would work, and the command that fixes what would not.",
     "init": "Write a commented recompose.toml.",
+    "trust": "Let a settings file run code and send: it counts only once you have trusted it.",
     "ingest": "Agent logs -> sessions.jsonl.",
     "sites": "Sessions -> sites.jsonl: find the mistaken messages.",
     "hints": "Sites -> hints.jsonl; --audit measures whether a hint changes the model: a gate.",

@@ -52,7 +52,7 @@ def replay(
     settle_lost
         Ask nothing; book all calls that brought no answer at so many dollars together: what the provider's own bill says of them.
     """
-    job = open_job(common)
+    job = open_job(common, uses=("teachers", "recipe"))
     for flag, usd in (("--max-usd", max_usd), ("--settle-lost", settle_lost)):
         if usd is not None and not 0 <= usd < math.inf:
             raise UsageError(f"{usd} is no amount of dollars", where=flag, fix=f"give a number, e.g. {flag} 2")

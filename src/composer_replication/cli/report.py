@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.show_run import run_folder
-from composer_replication.core.jsonl import atomic_writer
+from composer_replication.core.files import write_text
 from composer_replication.core.rundir import LATEST, open_run
 from composer_replication.report.audit_page import audit_page
 from composer_replication.report.run import run_report
@@ -39,8 +39,7 @@ def report(*runs: str, audit: bool = False, open_page: Annotated[bool, Parameter
     made = [_run(job, name) for name in dict.fromkeys(wanted)] if wanted else [_audit(job)]
     for path, text, _ in made:
         if not job.dry_run:
-            with atomic_writer(path) as stream:
-                stream.write(text)
+            write_text(path, text)
         if open_page and not job.dry_run:
             webbrowser.open(path.absolute().as_uri())
     value = {"pages": [about for _, _, about in made]}

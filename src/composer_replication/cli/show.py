@@ -50,7 +50,7 @@ def show(
     """
     if before < 0 or after < 0:
         raise UsageError("--before and --after count turns", fix="give 0 or more")
-    job = open_job(common)
+    job = open_job(common, writes=False)
     if noun == "example":
         return show_example(job, id, full=full)
     if noun == "pair":

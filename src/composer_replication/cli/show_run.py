@@ -55,7 +55,7 @@ def run_folder(job: Job, wanted: str) -> Path:
         raise DataError("no run yet", where=str(job.runs), fix=f"run first: {job.command('train')}")
     if not wanted or wanted == LATEST:
         latest = job.runs / LATEST
-        return latest if latest.is_dir() else job.runs / latest.read_text("utf-8").strip()
+        return latest if latest.is_dir() else job.runs / Path(latest.read_text("utf-8").strip()).name
     return job.runs / names[find(wanted, names, noun="run", where=job.runs)]
 
 

@@ -18,7 +18,7 @@ from composer_replication.report.views import TRAINED
 
 def sites(*, common: Common = Common()) -> int:
     """Find the mistaken messages: sessions.jsonl -> sites.jsonl."""
-    job = open_job(common)
+    job = open_job(common, uses=("detectors",))
     job.need_file(job.sessions, verb="ingest")
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", UserWarning)

@@ -36,7 +36,7 @@ def train(*, resume: Path | None = None, accept_changes: bool = False, name: str
     name
         Name of the new run; default: the date and a letter.
     """
-    job = open_job(common)
+    job = open_job(common, uses=("env", "server", "detectors", "writers"))
     for package in ("torch", "transformers", "accelerate"):
         need(package, extra="train")
     config, live = job.config, bool(job.config.rollouts.env)

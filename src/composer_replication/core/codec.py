@@ -24,7 +24,8 @@ from typing import Any, TypeVar
 
 from composer_replication.core.errors import DataError, SessionError
 from composer_replication.core.fields import wrong_field
-from composer_replication.core.jsonl import atomic_writer, dumps, read_lines
+from composer_replication.core.files import atomic_writer
+from composer_replication.core.jsonl import dumps, read_lines
 from composer_replication.core.site import ANCHOR_REASONS, Anchor, Answer, Hint, Preference, Site
 from composer_replication.core.trace import (
     Block,

@@ -2,6 +2,7 @@
 
     ComposerError
     ├── ConfigError        (ValueError)    a setting that cannot be used
+    │   └── UntrustedError                 a settings file that would run or send something, and that the user has not trusted
     ├── DataError          (ValueError)    a file or record that cannot be used
     │   ├── SessionError                   a Session that contradicts itself
     │   ├── SecretsFoundError              what the user's own scanner objects to
@@ -46,6 +47,10 @@ class ComposerError(Exception):
 
 class ConfigError(ComposerError, ValueError):
     """A setting that cannot be used, e.g. an unknown key or a window smaller than a message."""
+
+
+class UntrustedError(ConfigError):
+    """A settings file that would run code, send something or write elsewhere, and that the user has not trusted."""
 
 
 class DataError(ComposerError, ValueError):

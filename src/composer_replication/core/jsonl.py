@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from composer_replication.core.errors import DataError
+from composer_replication.core.files import atomic_writer
 
 
 def dumps(value: Any, *, indent: int | None = None) -> str:
@@ -42,19 +41,6 @@ def read_lines(path: Path) -> Iterator[tuple[int, Any]]:
                     f"line {number} is not JSON: {error}", where=f"{path}:{number}", fix="remove the line or write the file again"
                 ) from error
             yield number, value
-
-
-@contextmanager
-def atomic_writer(path: Path) -> Iterator[TextIO]:
-    """Open a file for writing that appears at `path` only when the block ends without an error."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with scratch.open("w", encoding="utf-8", newline="\n") as stream:
-            yield stream
-        os.replace(scratch, path)
-    finally:
-        scratch.unlink(missing_ok=True)
 
 
 def write_lines(path: Path, values: Iterable[Any]) -> int:

@@ -12,6 +12,7 @@ import secrets
 from pathlib import Path
 
 from composer_replication.core.errors import DataError
+from composer_replication.core.files import make_work, scratch_file
 
 KEY_FILE = "redaction.key"
 KEY_BYTES = 32
@@ -26,7 +27,7 @@ def store_key(folder: Path, *, make: bool = True) -> bytes | None:
     """
     path = folder / KEY_FILE
     if make and not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
+        make_work(folder)
         _write_once(path, secrets.token_bytes(KEY_BYTES).hex())
     if not path.exists():
         return None
@@ -44,11 +45,7 @@ _FIX = "bring the file back from a copy; or delete it and ingest again: secrets 
 
 def _write_once(path: Path, text: str) -> None:
     """Write a file that others cannot read, unless another process has made it by then."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as stream:
-        stream.write(text)
-    try:
+    with scratch_file(path) as (descriptor, scratch):
+        os.write(descriptor, text.encode("ascii"))
         with contextlib.suppress(FileExistsError):
             os.link(scratch, path)
-    finally:
-        scratch.unlink()

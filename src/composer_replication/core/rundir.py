@@ -20,6 +20,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import string
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,7 +31,18 @@ from pathlib import Path
 from typing import Any
 
 from composer_replication.core.errors import DataError, StoppedError
-from composer_replication.core.jsonl import atomic_writer, dumps, write_json
+from composer_replication.core.files import (
+    FOLDER,
+    append_text,
+    atomic_writer,
+    is_alive,
+    make_folder,
+    make_private,
+    make_work,
+    open_private,
+    sweep,
+)
+from composer_replication.core.jsonl import dumps, write_json
 
 LATEST = "latest"
 _PACKAGES = ("composer-replication", "torch", "transformers", "accelerate", "peft", "pydantic")
@@ -174,8 +186,8 @@ class RunDir:
     def add_log(self, text: str, *, attempt: int) -> None:
         """Append one line to the log of a launch."""
         path = self.log(attempt)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _append_text(path, f"{_now()} {text}\n")
+        make_folder(path.parent)
+        append_text(path, f"{_now()} {text}\n")
 
     def update(self, **facts: Any) -> None:
         """Change fields of run.json, atomically."""
@@ -189,7 +201,7 @@ class RunDir:
         """
         number = int(self.info().get("attempts", 0)) + 1
         self.update(state="running", attempts=number, pid=os.getpid(), ended=None)
-        _drop_leftovers(self.path)
+        sweep(self.path, deep=True)
         for path in (self.metrics_jsonl, self.events_jsonl):
             if removed := _drop_torn_line(path):
                 self.add_event("torn_line", file=path.name, bytes=removed)
@@ -206,6 +218,7 @@ class RunDir:
             raise
         finally:
             self.update(state=state, ended=_now())
+            make_private(self.path)  # what libraries wrote, too
 
 
 def create_run(
@@ -215,7 +228,8 @@ def create_run(
 
     Without a name the folder is called by the date and a letter: 2026-11-20-a, -b, ... `inputs` are (file, rows).
     """
-    runs.mkdir(parents=True, exist_ok=True)
+    make_work(runs.parent)
+    make_folder(runs)
     path = _claim(runs, name)
     run = RunDir(path)
     write_json(run.resolved_json, dict(resolved))
@@ -234,10 +248,34 @@ def open_run(path: Path) -> RunDir:
     """An existing run by folder; `runs/latest` works too. Raises DataError where there is none."""
     path = path.resolve()
     if path.name == LATEST and path.is_file():  # written where links cannot be made
-        path = path.parent / path.read_text(encoding="utf-8").strip()
+        path = path.parent / Path(path.read_text(encoding="utf-8").strip()).name
     run = RunDir(path)
     run.info()
     return run
+
+
+def sweep_work(work: Path) -> list[str]:
+    """Remove what killed processes left in a work folder and its runs; what a live process writes stays. Returns the names.
+
+    Half-written checkpoints of a run are removed where its process, by its run.json, is gone from this machine.
+    """
+    names = [*sweep(work), *(name for below in ("runs", "examples", "reference", "exports") for name in sweep(work / below, deep=True))]
+    for file in sorted(work.glob("runs/*/run.json")):
+        halves = [path for path in (file.parent / "checkpoints").glob(".step_*.part") if path.is_dir() and not path.is_symlink()]
+        if halves and not _may_run(file):
+            for half in halves:
+                shutil.rmtree(half)
+                names.append(half.name)
+    return names
+
+
+def _may_run(run_json: Path) -> bool:
+    """Whether the process of a run may be alive: on another machine nobody knows."""
+    try:
+        info = json.loads(run_json.read_text(encoding="utf-8"))
+        return info["state"] == "running" and (info["host"] != platform.node() or is_alive(int(info["pid"])))
+    except (OSError, ValueError, KeyError, TypeError):
+        return True
 
 
 def sha256_of(path: Path) -> str:
@@ -274,18 +312,23 @@ def _claim(runs: Path, name: str) -> Path:
         if name == LATEST or Path(name).name != name:
             raise DataError(f"{name!r} cannot be the name of a run", fix="use letters, digits, '-' and '_'")
         try:
-            (runs / name).mkdir()
+            _mkdir(runs / name)
         except FileExistsError as error:
             raise DataError(f"the run {name!r} exists already", where=str(runs), fix="choose another name, or resume it") from error
         return runs / name
     day, letters = datetime.now().strftime("%Y-%m-%d"), string.ascii_lowercase
     for suffix in (*letters, *(a + b for a in letters for b in letters)):
         try:
-            (runs / f"{day}-{suffix}").mkdir()
+            _mkdir(runs / f"{day}-{suffix}")
             return runs / f"{day}-{suffix}"
         except FileExistsError:
             continue
     raise DataError(f"{len(letters) * 27} runs of today stand in {runs} already", fix="give this one a name")
+
+
+def _mkdir(path: Path) -> None:
+    path.mkdir(FOLDER)
+    path.chmod(FOLDER)  # whatever the umask
 
 
 def _numbered(folder: Path, suffix: str) -> list[tuple[int, Path]]:
@@ -303,7 +346,9 @@ def _point_latest(runs: Path, name: str) -> None:
     try:
         scratch.symlink_to(name, target_is_directory=True)
     except OSError:
-        scratch.write_text(name + "\n", encoding="utf-8")
+        with atomic_writer(link) as stream:
+            stream.write(name + "\n")
+        return
     os.replace(scratch, link)
 
 
@@ -322,16 +367,7 @@ def _now() -> str:
 
 
 def _append(path: Path, value: Mapping[str, Any]) -> None:
-    _append_text(path, dumps(dict(value)) + "\n")
-
-
-def _append_text(path: Path, text: str) -> None:
-    """One write of whole lines: a reader, or a second writer, never sees a mixture."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        os.write(descriptor, text.encode("utf-8"))
-    finally:
-        os.close(descriptor)
+    append_text(path, dumps(dict(value)) + "\n")
 
 
 def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -342,24 +378,6 @@ def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
         yield json.loads(line)
 
 
-def _drop_leftovers(folder: Path) -> None:
-    """Remove what `atomic_writer` left in processes that are gone: files called .NAME.PID.part."""
-    for path in folder.rglob(".*.part"):
-        pid = path.name.split(".")[-2]
-        if path.is_file() and pid.isdigit() and not _is_alive(int(pid)):
-            path.unlink(missing_ok=True)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        return True  # it is another user's, or no process of this machine: not ours to judge
-    return True
-
-
 def _drop_torn_line(path: Path) -> int:
     """Cut what follows the last newline; returns how many bytes."""
     if not path.exists():
@@ -367,5 +385,9 @@ def _drop_torn_line(path: Path) -> int:
     raw = path.read_bytes()
     torn = len(raw) - (raw.rfind(b"\n") + 1)
     if torn:
-        os.truncate(path, len(raw) - torn)
+        descriptor = open_private(path, os.O_WRONLY)  # of a link, another file would be cut
+        try:
+            os.ftruncate(descriptor, len(raw) - torn)
+        finally:
+            os.close(descriptor)
     return torn

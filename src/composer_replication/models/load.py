@@ -21,6 +21,10 @@ from composer_replication.models.tiny import make_tiny
 TINY = "tiny"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
+NO_CODE = {"trust_remote_code": False, "use_safetensors": True}
+"""A model's folder may come from anybody: Python that it brings is never run, and weights are never read from pickles, which can run any.
+Without the first, transformers asks on a terminal, and a y in haste is enough."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Student:
@@ -69,7 +73,7 @@ def _from_pretrained(settings: StudentSettings) -> Any:
     transformers = need("transformers", extra="train")
     transformers.utils.logging.disable_progress_bar()  # a library does not draw on the terminal
     try:
-        return transformers.AutoModelForCausalLM.from_pretrained(settings.model, dtype=DTYPES[settings.dtype])
+        return transformers.AutoModelForCausalLM.from_pretrained(settings.model, dtype=DTYPES[settings.dtype], **NO_CODE)
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(f"cannot load {settings.model!r}: {_first_line(error)}", where="student.model", fix=_FIX_NAME) from error
 

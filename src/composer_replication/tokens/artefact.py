@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from composer_replication.core.errors import DataError
-from composer_replication.core.jsonl import atomic_writer, dumps, read_lines, write_json
+from composer_replication.core.files import atomic_writer
+from composer_replication.core.jsonl import dumps, read_lines, write_json
 from composer_replication.tokens.dataset import Item, Skipped
 from composer_replication.tokens.example import (
     PreferencePair,

@@ -35,7 +35,7 @@ def load_tokenizer(name_or_folder: str) -> Any:
     """
     transformers = need("transformers", extra="train")
     try:
-        return transformers.AutoTokenizer.from_pretrained(name_or_folder)
+        return transformers.AutoTokenizer.from_pretrained(name_or_folder, trust_remote_code=False)  # its Python is never run
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(
             f"no tokenizer can be loaded from {name_or_folder!r}: {str(error).splitlines()[0] if str(error) else error!r}",

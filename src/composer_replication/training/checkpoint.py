@@ -24,6 +24,7 @@ from torch import Tensor
 
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError, DataError
+from composer_replication.core.files import make_folder, make_private
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir, diff_settings
 from composer_replication.models.export import load_weights, save_student
@@ -51,6 +52,7 @@ def save_checkpoint(
     folder = run.checkpoint(step)
     scratch = folder.with_name(f".{folder.name}.part")
     sweep(run, keep=keep)
+    make_folder(scratch)
     save_student(student, scratch)
     names = {parameter: name for name, parameter in student.model.named_parameters()}
     tensors = {
@@ -62,6 +64,7 @@ def save_checkpoint(
     if extra:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in extra.items()}, str(scratch / REFERENCES))
     write_json(scratch / TRAINER, {"schema": SCHEMA, "step": step, **state})
+    make_private(scratch)  # libraries wrote into it
     if folder.exists():  # a step that ran again after a resume
         _remove(folder)
     os.replace(scratch, folder)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from composer_replication.core.files import scratch_folder, settle
 from composer_replication.losses.fused import fused_logprobs
 from composer_replication.tokens.batch import collate
 from composer_replication.tokens.example import PreferencePair
@@ -120,7 +120,6 @@ def _read(path: Path, wanted: Mapping[str, PreferencePair] | None) -> dict[str, 
 
 def _write(path: Path, held: Mapping[str, Tensor]) -> None:
     """Whole or not at all; of two runs that write at once the later one's file stands."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
-    save_file(dict(held), str(scratch))
-    os.replace(scratch, path)
+    with scratch_folder(path) as scratch:
+        save_file(dict(held), str(scratch / path.name))
+        settle(scratch / path.name, path)

@@ -6,6 +6,9 @@ from typing import Literal
 
 from composer_replication.core.config.base import Settings
 
+SHIPPED_RECIPES = ("default", "with_disagreement_filter")
+"""The recipes of the package, by name; any other is a file."""
+
 
 class CurateSettings(Settings):
     """Which recipe judges the pairs, and with which engine."""

@@ -4,15 +4,21 @@
 
 Every problem names its file and line (or flag), and an unknown key is answered with the nearest known one.
 Paths in a file are relative to that file; paths in a flag are relative to the current folder.
+
+A file may come from a stranger. What in it runs code, sends something or reaches out of its folder (core/config/powers.py) counts only
+where the user has trusted these very bytes (core/config/trust.py): each file is read once, and what is hashed is what is parsed. Flags
+are the user's own, and a flag that sets the same setting takes the file's place.
 """
 
 from __future__ import annotations
 
 import difflib
+import hashlib
+import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -20,12 +26,18 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from composer_replication.core.config.base import Settings
+from composer_replication.core.config.powers import holds_text, is_shipped, may_be_a_models_key, powers_of
 from composer_replication.core.config.root import Config
+from composer_replication.core.config.trust import SettingsFile, Trusted, refusal
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.redact import Redactor
 
 FILE_NAME = "recompose.toml"
-PATH_KEYS = ("work_dir", "ingest.logs", "hints.rules_file", "build.pairs", "replay.recorded")  # values that are paths, or lists of them
+MAX_BYTES = 2**20  # of a settings file
+PATH_KEYS = (
+    "work_dir", "ingest.logs", "hints.rules_file", "hints.reader.recorded", "build.pairs", "replay.recorded", "rollouts.server.weights_dir",
+)  # fmt: skip
+"""Settings whose values are paths, or lists of them."""
 _SECRET_KEY = re.compile(r"(api_?key|token|secret|passw(or)?d|credential)s?$", re.IGNORECASE)
 _HEADER = re.compile(r"^\s*\[\[?\s*([^\]]+?)\s*\]\]?")
 _KEY = re.compile(r"""^\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*=""")
@@ -38,8 +50,13 @@ class LoadedConfig:
     """A validated configuration and where it came from; `base` is the folder that relative defaults hang from."""
 
     config: Config
-    files: tuple[Path, ...]
+    sources: tuple[SettingsFile, ...]
     base: Path
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that were read, later ones winning."""
+        return tuple(source.path for source in self.sources)
 
     @property
     def work_dir(self) -> Path:
@@ -103,53 +120,123 @@ def walk_fields(group: type[Settings] = Config, prefix: Key = ()) -> Iterator[tu
             yield (*prefix, name), field
 
 
-def load_config(files: Sequence[Path] = (), *, flags: Mapping[str, str] | None = None, start: Path) -> LoadedConfig:
-    """Read, merge and validate; with no file, recompose.toml is looked for at and above `start`.
-
-    Raises ConfigError naming the file and line, or the flag, of every setting that cannot be used.
-    """
+def settings_paths(files: Sequence[Path], *, start: Path) -> list[Path]:
+    """The files that a call reads: those that are named, else the nearest recompose.toml, else none."""
     paths = [p if p.is_absolute() else start / p for p in files]
     if not paths and (found := find_config(start)) is not None:
         paths = [found]
+    return paths
+
+
+def load_config(
+    files: Sequence[Path] = (),
+    *,
+    flags: Mapping[str, str] | None = None,
+    start: Path,
+    how: Callable[[SettingsFile], str] | None = None,
+) -> LoadedConfig:
+    """Read, merge and validate; with no file, recompose.toml is looked for at and above `start`.
+
+    `how` says why the powers of a file count, "" where they do not; without it the user's own list decides (core/config/trust.py).
+    Raises ConfigError naming the file and line, or the flag, of every setting that cannot be used, and UntrustedError for a file with
+    powers that do not count.
+    """
+    paths = settings_paths(files, start=start)
+    typed = {tuple(dotted.replace("-", "_").split(".")): text for dotted, text in (flags or {}).items()}
     merged: dict[str, Any] = {}
     origins: dict[Key, str] = {}
+    sources: list[SettingsFile] = []
     for path in paths:
-        tree, lines = _read_toml(path)
-        _check_keys(tree, lines, path)
-        _anchor_paths(tree, path.parent)
+        source, tree, lines = read_settings(path, typed=frozenset(".".join(key) for key in typed))
+        why = (how or Trusted.of(os.environ).how)(source) if source.powers else "harmless"
+        if not why:
+            raise refusal(source)
+        sources.append(replace(source, how=why))
         _merge(merged, tree)
         origins.update({key: f"{path}:{line}  [{'.'.join(key[:-1])}]" if key[:-1] else f"{path}:{line}" for key, line in lines.items()})
-    for dotted, text in (flags or {}).items():
-        key = tuple(dotted.replace("-", "_").split("."))
+    for (key, text), dotted in zip(typed.items(), flags or (), strict=True):
         tree = _flag_tree(key, text)
         _anchor_paths(tree, start)
         _merge(merged, tree)
         origins[key] = f"--{dotted}"
-    return LoadedConfig(config=_validate(merged, origins), files=tuple(paths), base=paths[0].parent if paths else start)
+    return LoadedConfig(config=_validate(merged, origins), sources=tuple(sources), base=paths[0].parent if paths else start)
 
 
-def _read_toml(path: Path) -> tuple[dict[str, Any], dict[Key, int]]:
-    """The parsed file, and the line on which each key stands."""
+def read_settings(path: Path, *, typed: frozenset[str] = frozenset()) -> tuple[SettingsFile, dict[str, Any], dict[Key, int]]:
+    """One file, read once: its hash and powers, the tree with its paths made absolute, and the line of each key.
+
+    Settings in `typed` were given as flags: what the file says of them does not count, so they are no powers of it.
+    """
+    data = _read_bytes(path)
+    tree, lines = _parse_toml(data, path)
+    _check_keys(tree, lines, path)
+    _check_key_variables(tree, lines, path)
+    _anchor_paths(tree, path.parent)
+    powers = tuple(powers_of(tree, folder=path.parent, lines=lines, text_keys=_text_keys(), typed=typed))
+    programs = tuple((str(file), _hash_of(file)) for file in sorted({file for power in powers for file in power.programs}))
+    return SettingsFile(path=path, sha256=hashlib.sha256(data).hexdigest(), powers=powers, programs=programs), tree, lines
+
+
+def _hash_of(file: Path) -> str:
     try:
-        text = path.read_text("utf-8")
-        return tomllib.loads(text), _line_numbers(text)
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise ConfigError(f"cannot read what the settings name: {error.strerror}", where=str(file)) from error
+
+
+def _text_keys() -> frozenset[str]:
+    return frozenset(".".join(key) for key, field in walk_fields() if holds_text(field))
+
+
+def _check_key_variables(tree: Mapping[str, Any], lines: Mapping[Key, int], path: Path) -> None:
+    """Refuse a file, trusted or not, that names a variable which is no key of a model: only the user's own flag may send that one."""
+    replay = tree.get("replay")
+    teachers = replay.get("teacher") if isinstance(replay, dict) else None
+    for name, one in teachers.items() if isinstance(teachers, dict) else ():
+        variable = one.get("key_env") if isinstance(one, dict) else None
+        if isinstance(variable, str) and variable and not may_be_a_models_key(variable):
+            key = ("replay", "teacher", name, "key_env")
+            line = _nearest(key, lines)
+            what = f"{'.'.join(key)} names {variable!r}, which does not look like the key of a model service: it was not read"
+            fix = f"name a variable such as OPENAI_API_KEY; if you mean this one, say so yourself: --{'.'.join(key)} {variable}"
+            raise ConfigError(what, where=f"{path}:{line}" if line else str(path), fix=fix)
+
+
+def _read_bytes(path: Path) -> bytes:
+    """The file, whole; read once, so that what is hashed is what is parsed."""
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
     except FileNotFoundError as error:
         raise ConfigError(f"no config file {path}", fix="give the path of a TOML file, or write one: recompose init") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"not UTF-8 text: {error}", where=str(path), fix="save the file as UTF-8") from error
     except OSError as error:
         raise ConfigError(f"cannot read the config file: {error.strerror}", where=str(path)) from error
+    if len(data) > MAX_BYTES:
+        raise ConfigError(f"more than {MAX_BYTES} bytes: that is no settings file", where=str(path), fix="give another file")
+    return data
+
+
+def _parse_toml(data: bytes, path: Path) -> tuple[dict[str, Any], dict[Key, int]]:
+    """The parsed file, and the line on which each key stands."""
+    try:
+        text = data.decode("utf-8")
+        return tomllib.loads(text), _line_numbers(text)
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"not UTF-8 text: {error}", where=str(path), fix="save the file as UTF-8") from error
     except tomllib.TOMLDecodeError as error:
         line = re.search(r"line (\d+)", str(error))
         where = f"{path}:{line.group(1)}" if line else str(path)
         raise ConfigError(f"not valid TOML: {error}", where=where, fix="text needs quotes, lists brackets: key = ['a']") from error
+    except RecursionError as error:
+        raise ConfigError("not valid TOML: nested too deep", where=str(path)) from error
 
 
 def _line_numbers(text: str) -> dict[Key, int]:
     """Lines of keys and table headers; a key inside an inline table is found by the key that holds the table."""
     lines: dict[Key, int] = {}
     table: Key = ()
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if header := _HEADER.match(line):
             table = _parts(header.group(1))
             lines.setdefault(table, number)
@@ -269,18 +356,46 @@ def _anchor_paths(tree: dict[str, Any], base: Path) -> None:
             node = node.get(part) if isinstance(node, dict) else None
         value = node.get(name) if isinstance(node, dict) else None
         if isinstance(value, str) and value:
-            node[name] = str(base / Path(value).expanduser())
+            node[name] = _absolute(base, value)
         elif isinstance(value, list):
-            node[name] = [str(base / Path(v).expanduser()) if isinstance(v, str) else v for v in value]
+            node[name] = [_absolute(base, v) if isinstance(v, str) else v for v in value]
+    ingest = tree.get("ingest")
+    scanner = ingest.get("scanner") if isinstance(ingest, dict) else None
+    if isinstance(ingest, dict) and isinstance(scanner, list):
+        ingest["scanner"] = [_program(base, word, first=n == 0) if isinstance(word, str) else word for n, word in enumerate(scanner)]
     student = tree.get("student")
     model = student.get("model") if isinstance(student, dict) else None
     if isinstance(student, dict) and isinstance(model, str) and model.startswith((".", "~")):  # a folder, not a hub name
-        student["model"] = str(base / Path(model).expanduser())
+        student["model"] = _absolute(base, model)
+    curate = tree.get("curate")
+    recipe = curate.get("recipe") if isinstance(curate, dict) else None
+    if isinstance(curate, dict) and isinstance(recipe, str) and not is_shipped(recipe) and not recipe.isidentifier():
+        curate["recipe"] = _absolute(base, recipe)
+    python = curate.get("data_juicer_python") if isinstance(curate, dict) else None
+    if isinstance(curate, dict) and isinstance(python, str) and python:
+        curate["data_juicer_python"] = _program(base, python, first=True)
     rollouts = tree.get("rollouts")
     env = rollouts.get("env") if isinstance(rollouts, dict) else None
     if isinstance(rollouts, dict) and isinstance(env, str) and ".py:" in env:  # a function in a file, not in a module
         file, _, function = env.rpartition(":")
-        rollouts["env"] = f"{base / Path(file).expanduser()}:{function}"
+        rollouts["env"] = f"{_absolute(base, file)}:{function}"
+
+
+def _program(base: Path, word: str, *, first: bool) -> str:
+    """A word of a command: a path is made absolute, a name on its own is one of PATH; an argument is a path where such a file is there.
+
+    Else a command of a project's file would run what happens to lie in the current folder.
+    """
+    is_path = "/" in word if first else (word.startswith(("./", "../", "~")) or ("\0" not in word and (base / word).is_file()))
+    return _absolute(base, word) if is_path else word
+
+
+def _absolute(base: Path, path: str) -> str:
+    """The path seen from a folder, "~" resolved; raises ConfigError for the home of nobody."""
+    try:
+        return str(base / Path(path).expanduser())
+    except RuntimeError as error:
+        raise ConfigError(f"no such home folder: {path!r}", where=str(base), fix="write the path out") from error
 
 
 def _merge(into: dict[str, Any], tree: Mapping[str, Any]) -> None:

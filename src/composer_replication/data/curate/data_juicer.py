@@ -15,7 +15,6 @@ both its rows are. `skip_op_error` is off: by default a failing operator is skip
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +24,7 @@ from typing import Any
 
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.core.jsonl import read_lines, write_lines
+from composer_replication.core.surroundings import program_environment
 from composer_replication.data.curate.curator import Curator, Dropped
 from composer_replication.data.curate.duplicates import key_of
 from composer_replication.data.curate.pair import Pair
@@ -82,9 +82,8 @@ class DataJuicer:
 
 def _environment() -> dict[str, str]:
     """The surroundings of the other program: no secrets of ours, no hub, and nowhere to install from."""
-    kept = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT")}
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "PIP_NO_INDEX": "1", "UV_OFFLINE": "1", "UV_NO_INDEX": "1"}
-    return {**kept, **offline, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    return {**program_environment(), **offline, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
 def operator_of(step: Step) -> dict[str, Any]:

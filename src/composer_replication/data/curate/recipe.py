@@ -18,11 +18,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from composer_replication.core.config.curate import SHIPPED_RECIPES
 from composer_replication.core.errors import ConfigError
 from composer_replication.data.curate.statistics import STATISTICS
 from composer_replication.data.curate.yaml_subset import read_yaml
 
-SHIPPED = ("default", "with_disagreement_filter")
+SHIPPED = SHIPPED_RECIPES
 EXACT, NEAR = "document_deduplicator", "document_minhash_deduplicator"
 DUPLICATES = (EXACT, NEAR)
 OWN: Mapping[str, Mapping[str, Any]] = {
@@ -63,13 +64,13 @@ class Recipe:
 
 
 def load_recipe(which: str | Path) -> Recipe:
-    """A recipe that ships with the package by its name, else the file of that path; raises ConfigError for what it cannot be read as.
+    """A recipe that ships with the package by its name, else the file of that path, e.g. "./default"; raises ConfigError for what is none.
 
     >>> [step.name for step in load_recipe("default").steps][:2]
     ['answer_not_empty_filter', 'tool_offered_filter']
     """
     name = str(which).removesuffix(".yaml") if str(which).removesuffix(".yaml") in SHIPPED else ""
-    if name and not Path(which).is_file():
+    if name:  # also where a file of that name lies in the current folder: nobody has named that one, and a recipe may name Python
         text = resources.files("composer_replication.data.curate").joinpath("recipes", f"{name}.yaml").read_text("utf-8")
         return read_recipe(text, where=f"{name}.yaml")
     path = Path(which).expanduser()

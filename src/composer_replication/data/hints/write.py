@@ -17,6 +17,7 @@ from functools import lru_cache
 from composer_replication.core.config.data import HintsSettings
 from composer_replication.core.errors import ConfigError, SiteError
 from composer_replication.core.site import Hint, Site
+from composer_replication.core.surroundings import without_keys
 from composer_replication.core.trace import Session
 from composer_replication.data.hints.context import SiteContext, Writer, site_context, strings, turn_text
 from composer_replication.data.hints.leak import Gram, Occurrences, argument_turns, find_copied_call, find_leak, grams
@@ -126,7 +127,7 @@ def _draft(context: SiteContext, *, settings: HintsSettings) -> Draft | None:
         if writer in KNOWS:
             text = writer(context)
         else:
-            with users_code(name, writer, setting=f"hints.writers.{context.site.kind}", on=f"session {context.session.id}"):
+            with without_keys(), users_code(name, writer, setting=f"hints.writers.{context.site.kind}", on=f"session {context.session.id}"):
                 text = writer(context)
         if text is None:
             continue

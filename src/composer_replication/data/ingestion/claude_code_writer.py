@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from composer_replication.core.errors import DataError
-from composer_replication.core.jsonl import atomic_writer
+from composer_replication.core.files import atomic_writer
 from composer_replication.core.trace import ENVIRONMENT, HARNESS, Block, Segment, Session, Text, Thinking, ToolCall, ToolResult, Turn
 from composer_replication.data.ingestion.authorship import Authorship, authorship
 

@@ -4,7 +4,7 @@
 
 The redactor's rules are few and of one hand; a scanner knows hundreds. The command is run without a shell; "{file}" in it
 stands for the file, which is added at the end where no part of the command names it. Exit code 0 = nothing found, any
-other = something was. What the scanner prints is not repeated: it quotes what it found.
+other = something was. What the scanner prints is not repeated: it quotes what it found. It gets a minimal environment, without any key.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from composer_replication.core.errors import ConfigError, SecretsFoundError
+from composer_replication.core.surroundings import program_environment
 
 PLACE = "{file}"
 SETTING = "[ingest.scanner]"
@@ -34,7 +35,9 @@ def check_file(path: Path, *, command: Sequence[str], timeout_s: float = 600.0) 
     """Run the scanner over a file; raises SecretsFoundError where it objects, ConfigError where it cannot be run."""
     line = command_line(command, path)
     try:
-        done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False)
+        done = subprocess.run(
+            line, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False, env=program_environment()
+        )
     except OSError as error:
         what = f"the scanner {line[0]!r} cannot be run: {error.strerror or type(error).__name__}"
         raise ConfigError(what, where=SETTING, fix="install it, or give its path") from error

@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from composer_replication.core.errors import ConfigError
+from composer_replication.core.surroundings import without_keys
 
 
 def load_function(path: str, *, setting: str, built_in: Iterable[str] = ()) -> Callable[..., Any]:
@@ -37,7 +38,8 @@ def load_function(path: str, *, setting: str, built_in: Iterable[str] = ()) -> C
         fix = f"{near}, or write it as package.module:function" if near else "write it as package.module:function"
         raise ConfigError(f"{path!r} is neither a built-in name nor an import path", where=where, fix=fix)
     try:
-        module = _of_file(Path(module_name), where) if module_name.endswith(".py") else importlib.import_module(module_name)
+        with without_keys():
+            module = _of_file(Path(module_name), where) if module_name.endswith(".py") else importlib.import_module(module_name)
     except ConfigError:
         raise
     except ImportError as error:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from composer_replication.core.config.data import SitesSettings
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.site import Category, Site
+from composer_replication.core.surroundings import without_keys
 from composer_replication.core.trace import Session
 from composer_replication.data.sites.by_path import load_function, users_code
 from composer_replication.data.sites.detectors import Detector, failed_check, hidden_error, repeated_call, tool_error
@@ -52,7 +53,7 @@ def _sites_of_user(name: str, session: Session) -> list[Site]:
     """What a detector of the user's finds, checked against the session: a site that names nothing would fail far from here."""
     setting = "sites.detectors"
     detect = load_function(name, setting=setting, built_in=DETECTORS)
-    with users_code(name, detect, setting=setting, on=f"session {session.id}"):
+    with without_keys(), users_code(name, detect, setting=setting, on=f"session {session.id}"):
         given = detect(session)
         found: list[object] | None = list(given) if isinstance(given, Iterable) else None
     sites: list[Site] = []
@@ -105,7 +106,7 @@ def _renamed(session: Session, sites: Iterable[Site], path: str) -> list[Site]:
         ref = refs.get(site.call_id or "")
         kind: object = None
         if site.detector == "tool_error" and ref is not None and ref.result is not None:
-            with users_code(path, name, setting=setting, on=f"session {session.id}"):
+            with without_keys(), users_code(path, name, setting=setting, on=f"session {session.id}"):
                 kind = name(ref.result.text, tool=site.tool)
         if kind is not None and not isinstance(kind, str):
             raise ConfigError(f"{path} returned {type(kind).__name__}, not a name", where=f"session {session.id} [{setting}]")

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from composer_replication.core.errors import BudgetError, DataError
+from composer_replication.core.files import make_folder, open_private
 from composer_replication.core.teacher import (
     MOST_USD,
     Bought,
@@ -124,8 +125,8 @@ class Ledger:
         if not (math.isfinite(max_usd) and max_usd >= 0):
             raise ValueError(f"max_usd must be a number of dollars, not {max_usd}")
         self.path, self.max_usd, self.owner, self._is_alive = path, max_usd, new_owner(), is_alive
-        path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # answers and prompts are nobody else's business
+        make_folder(path.parent)
+        os.close(open_private(path, os.O_RDWR))  # answers and prompts are nobody else's business
         self._db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
         try:
             self._open()

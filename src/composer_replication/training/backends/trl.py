@@ -34,6 +34,7 @@ from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.data import HintsSettings, SitesSettings
 from composer_replication.core.config.train import TrainSettings
 from composer_replication.core.errors import ConfigError, StoppedError, need
+from composer_replication.core.jsonl import write_json
 from composer_replication.core.trace import ToolSpec
 from composer_replication.losses.channel import CHANNELS, Channel, ChannelLoss
 from composer_replication.losses.total import RunningMean, channel_scales, total_loss
@@ -359,7 +360,7 @@ class ComposerReplicationTrainer(_Trainer):
             means = {name: [mean.total, mean.weight] for name, mean in self._means.items()}
             state = {"means": means, "health": self._health.state(), "clip": [self._clip.mean.total, self._clip.mean.weight]}
             folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
-            (folder / STATE).write_text(json.dumps(state), encoding="utf-8")
+            write_json(folder / STATE, state)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)

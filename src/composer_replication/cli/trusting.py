@@ -1,0 +1,140 @@
+"""Whether the powers of a settings file count, and what a verb says of the files that it read, of what it runs, and of what it sends.
+
+load_config(common.config, flags=..., start=here, how=partial(decide, common=common))
+say_settings(loaded, screen, uses=("detectors",))   ->  " settings  /p/recompose.toml  (trusted)", ' runs      "mine.py:find"  (sites)'
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from composer_replication.cli.console import Screen, is_main_rank
+from composer_replication.cli.flags import Common
+from composer_replication.core.config.load import LoadedConfig
+from composer_replication.core.config.powers import is_shipped, told
+from composer_replication.core.config.root import Config
+from composer_replication.core.config.teachers import TeacherSettings
+from composer_replication.core.config.trust import SettingsFile, Trusted
+from composer_replication.data.teachers.defaults import DEFAULT_TEACHERS
+
+Line = tuple[str, str]
+"""("runs" or "sends", what)."""
+
+
+def decide(file: SettingsFile, *, common: Common) -> str:
+    """Why the powers of a file count, "" where they do not; on a terminal the user is asked once for each content."""
+    if common.trust_settings:
+        return "--trust-settings"
+    trusted = Trusted.of(os.environ)
+    why = trusted.how(file)
+    if why or not _can_ask(common):
+        return why
+    screen = Screen()  # also with --quiet: what is agreed to must be seen
+    show_powers(screen, file)
+    if input(" Trust this file, as it is now? [y/N] ").strip().lower() not in ("y", "yes"):
+        return ""
+    trusted.add(file)
+    return "trusted"
+
+
+def show_powers(screen: Screen, file: SettingsFile) -> None:
+    """Every power of a file, in full."""
+    screen.line(f" settings  {file.path}", style="bold")
+    for power in file.powers:
+        screen.line(f"   {power}")
+
+
+def _can_ask(common: Common) -> bool:
+    """On a terminal, by one process, and not where the caller only wants to know what would happen."""
+    asks = not (common.json or common.dry_run) and is_main_rank()
+    return asks and bool(sys.stdin and sys.stdin.isatty() and sys.stdout.isatty())
+
+
+def say_settings(loaded: LoadedConfig, screen: Screen, *, uses: tuple[str, ...]) -> None:
+    """One line for each file that was read, for each thing that the verb would run, and for each host that it would send to."""
+    lines = [line for use in uses for line in USES[use](loaded.config)]
+    for source in loaded.sources:
+        screen.line(f" settings  {source.path}" + (f"  ({source.how})" if source.powers else ""), style="dim")
+    for does, what in lines:
+        screen.line(f" {does:<8}  {what}", style="yellow")
+    files = [{"path": str(source.path), "sha256": source.sha256, "trust": source.how} for source in loaded.sources]
+    named: dict[str, Any] = {verb: [what for does, what in lines if does == verb] for verb in ("runs", "sends")}
+    screen.about = {"settings_read": {"files": files, **named}}
+
+
+def _scanner(config: Config) -> Iterator[Line]:
+    if config.ingest.scanner:
+        yield "runs", f"{told(list(config.ingest.scanner))}  (ingest.scanner)"
+
+
+def _detectors(config: Config) -> Iterator[Line]:
+    own = [name for name in (*config.sites.detectors, config.sites.error_kind) if ":" in name]
+    yield from (("runs", f"{told(name)}  (sites)") for name in own)
+
+
+def _writers(config: Config) -> Iterator[Line]:
+    yield from (("runs", f"{told(name)}  (hints.writers)") for name in config.hints.writers.values() if ":" in name)
+
+
+def _recipe(config: Config) -> Iterator[Line]:
+    if not is_shipped(config.curate.recipe):
+        yield "runs", f"what {told(config.curate.recipe)} names  (curate.recipe)"
+
+
+def _data_juicer(config: Config) -> Iterator[Line]:
+    if config.curate.engine == "data_juicer":
+        yield "runs", f"{told(config.curate.data_juicer_python)}  (curate.data_juicer_python)"
+
+
+def _env(config: Config) -> Iterator[Line]:
+    if config.rollouts.env not in ("", "workshop"):
+        yield "runs", f"{told(config.rollouts.env)}  (rollouts.env)"
+
+
+def _server(config: Config) -> Iterator[Line]:
+    if config.rollouts.generator == "served":
+        yield "sends", f"what the student reads to {_host(config.rollouts.server.url)}, without a key  (rollouts.server)"
+
+
+def _reader(config: Config) -> Iterator[Line]:
+    if not config.hints.reader.recorded and config.hints.reader.teacher:
+        yield from _asked(config, [config.hints.reader.teacher])
+
+
+def _teachers(config: Config) -> Iterator[Line]:
+    names = [name for name in config.replay.teachers if name != "scripted"] if not config.replay.recorded else []
+    yield from _asked(config, [*names, *filter(None, [config.replay.judge])])
+
+
+def _asked(config: Config, names: list[str]) -> Iterator[Line]:
+    known = {**DEFAULT_TEACHERS, **config.replay.teacher}
+    yield from (("sends", f"your sessions, redacted, to {told(name)} {_to(known[name])}") for name in names if name in known)
+
+
+def _to(one: TeacherSettings) -> str:
+    if one.kind == "local":
+        return f"on this machine ({told(one.model)})"
+    return f"at {_host(one.base_url)} " + (f"with the key in ${one.key_env}" if one.key_env else "without a key")
+
+
+def _host(url: str) -> str:
+    parts = urlsplit(url)
+    return told(f"{parts.scheme}://{parts.netloc}")[1:-1]
+
+
+USES: Mapping[str, Callable[[Config], Iterator[Line]]] = {
+    "scanner": _scanner,
+    "detectors": _detectors,
+    "writers": _writers,
+    "reader": _reader,
+    "recipe": _recipe,
+    "data_juicer": _data_juicer,
+    "teachers": _teachers,
+    "env": _env,
+    "server": _server,
+}
+"""What a verb may run or ask -> the lines that say so, by the settings that hold."""

@@ -1,0 +1,256 @@
+"""What a settings file can do to the one who runs it: start programs, load Python, send to a host, read or write outside its folder.
+
+    powers_of({"ingest": {"scanner": ["sh", "x.sh"]}}, folder=Path("/p"), ...)  -> Power(key="ingest.scanner", does="runs", ...)
+
+Every setting that holds text stands in one of two tables, RULES or HARMLESS; one that stands in neither counts as a power, and a test
+says so. Numbers, choices and switches are harmless but for those in RULES. A rule sees the raw value of the file, before it is
+validated: what it does not recognise as harmless is a power.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic.fields import FieldInfo
+
+from composer_replication.core.config.curate import SHIPPED_RECIPES
+from composer_replication.core.config.teachers import TeacherSettings
+
+Key = tuple[str, ...]
+Does = Literal["runs", "sends", "reads", "writes", "spends", "keeps"]
+Rule = Callable[[Any, Path], tuple[Does, str] | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Power:
+    """One setting that counts only from a trusted file, e.g. Power(key="ingest.scanner", does="runs", what='["sh", "x.sh"]', line=4).
+
+    `programs` are the files beside the settings that it would run: what they hold is trusted, or not, with the settings.
+    """
+
+    key: str
+    does: Does
+    what: str
+    line: int | None = None
+    programs: tuple[Path, ...] = ()
+
+    def __str__(self) -> str:
+        at = f"line {self.line}: " if self.line else ""
+        return f"{at}{self.key} {self.does} {self.what}"
+
+
+def told(value: object) -> str:
+    """A value in full, as JSON in ASCII: nothing of it can hide behind control characters or letters that look alike.
+
+    >>> told(["sh", "-c", "id\\x1b[8m"])
+    '["sh", "-c", "id\\\\u001b[8m"]'
+    """
+    return json.dumps(value, ensure_ascii=True, default=str)
+
+
+def inside(path: Path, folder: Path) -> bool:
+    """Whether a path stays in a folder after every link and ".." in it has been followed.
+
+    >>> inside(Path("/p/a/../b"), Path("/p")), inside(Path("/p/../q"), Path("/p"))
+    (True, False)
+    """
+    try:
+        return path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError, ValueError):  # a circle of links, no path at all: nobody knows where it leads
+        return False
+
+
+def is_shipped(recipe: object) -> bool:
+    """Whether a recipe is one of the package's own, with or without its ending."""
+    return isinstance(recipe, str) and recipe.removesuffix(".yaml") in SHIPPED_RECIPES
+
+
+def _if_set(does: Does, about: str = "") -> Rule:
+    """A power whatever the value is, unless it is empty."""
+    return lambda value, folder: None if value in ("", [], {}) else (does, f"{about}{told(value)}")
+
+
+def _python(value: Any, folder: Path) -> tuple[Does, str] | None:
+    """Names are built in; "module:function" and "file.py:function" load Python."""
+    names = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else [value]
+    own = [name for name in names if not isinstance(name, str) or ":" in name]
+    return ("runs", f"the Python of {', '.join(map(told, own))}") if own else None
+
+
+def _path(value: Any, folder: Path) -> tuple[Does, str] | None:
+    paths = value if isinstance(value, list) else [value]
+    outside = [path for path in paths if not isinstance(path, str) or (path and not inside(folder / path, folder))]
+    return ("reads", f"outside of the file's folder: {', '.join(map(told, outside))}") if outside else None
+
+
+def _work_dir(value: Any, folder: Path) -> tuple[Does, str] | None:
+    if isinstance(value, str) and inside(folder / value, folder):
+        return None
+    return "writes", f"outside of the file's folder: {told(value)}"
+
+
+def _recipe(value: Any, folder: Path) -> tuple[Does, str] | None:
+    return None if is_shipped(value) else ("runs", f"a recipe, which may name Python: {told(value)}")
+
+
+def _names_of_teachers(value: Any, folder: Path) -> tuple[Does, str] | None:
+    return None if value == ["scripted"] else ("sends", f"your sessions to {told(value)}")
+
+
+def _teachers(value: Any, folder: Path) -> tuple[Does, str] | None:
+    if not isinstance(value, dict):
+        return "sends", told(value)
+    return ("sends", "your sessions to " + "; ".join(_teacher(name, one) for name, one in value.items())) if value else None
+
+
+def _teacher(name: str, one: Any) -> str:
+    defaults = {field: TeacherSettings.model_fields[field].default for field in ("kind", "base_url", "key_env")}
+    facts = {**defaults, **(one if isinstance(one, dict) else {})}
+    if facts["kind"] == "local":
+        return f"{told(name)}: a model on this machine, {told(facts.get('model'))}"
+    key = f"with the key in ${told(facts['key_env'])[1:-1]}" if facts["key_env"] else "without a key"
+    return f"{told(name)}: {told(facts['base_url'])} {key}"
+
+
+def _switched_off(value: Any, folder: Path) -> tuple[Does, str] | None:
+    return None if value is True else ("keeps", "secrets in what is stored")
+
+
+def _dollars(value: Any, folder: Path) -> tuple[Does, str] | None:
+    return None if value == 0 and not isinstance(value, str) else ("spends", f"up to ${told(value)}")
+
+
+def _reader(value: Any, folder: Path) -> tuple[Does, str] | None:
+    return None if value == "rules" else ("sends", "your sessions to the model of hints.reader")
+
+
+def _env(value: Any, folder: Path) -> tuple[Does, str] | None:
+    return None if value in ("", "workshop") else ("runs", f"the Python of {told(value)}")
+
+
+RULES: Mapping[str, Rule] = {
+    "work_dir": _work_dir,
+    "ingest.logs": _path,
+    "ingest.redact": _switched_off,
+    "ingest.scanner": _if_set("runs"),
+    "sites.detectors": _python,
+    "sites.error_kind": _if_set("runs", "the Python of "),
+    "hints.writer": _reader,
+    "hints.reader.teacher": _if_set("sends", "your sessions to "),
+    "hints.reader.recorded": _path,
+    "hints.writers": _python,
+    "hints.rules_file": _path,
+    "replay.teachers": _names_of_teachers,
+    "replay.teacher": _teachers,
+    "replay.recorded": _path,
+    "replay.judge": _if_set("sends", "answers to "),
+    "replay.max_usd": _dollars,
+    "curate.recipe": _recipe,
+    "curate.data_juicer_python": _if_set("runs"),
+    "build.pairs": _path,
+    "rollouts.env": _env,
+    "rollouts.server.url": _if_set("sends", "what the student reads to "),
+    "rollouts.server.weights_dir": _if_set("writes", "weights into "),
+}
+"""Setting -> what a value of it can do; None where it can do nothing."""
+
+HARMLESS = frozenset(
+    (
+        "student.model",  # its loader never runs the code that a model brings and reads no pickled weights (models/load.py)
+        "ingest.redact_words",
+        "ingest.authors",
+        "build.authors",
+        "rollouts.server.model",
+        "evaluate.targeted_kinds",
+    )
+)
+"""Settings that hold text, and can do nothing with it."""
+
+
+def holds_text(field: FieldInfo) -> bool:
+    """Whether a setting's value is text, or holds some: it could name a program, an address or a path.
+
+    Numbers, switches and choices among given words do not; neither does a table of numbers.
+    """
+    return bool(re.search(r"\bstr\b|\bAny\b|Settings\b", str(field.annotation).replace("dict[str, float]", "")))
+
+
+def powers_of(
+    tree: Mapping[str, Any],
+    *,
+    folder: Path,
+    lines: Mapping[Key, int],
+    text_keys: frozenset[str],
+    typed: frozenset[str] = frozenset(),
+    prefix: Key = (),
+) -> Iterator[Power]:
+    """The powers of one file's tree, its paths made absolute already; `text_keys` are the settings that hold text.
+
+    A value that a flag replaces (`typed`) has none; a flag is only laid over a table, so that keeps its own.
+    """
+    for name, value in tree.items():
+        key = (*prefix, name)
+        dotted = ".".join(key)
+        if dotted in typed and not isinstance(value, dict):
+            continue
+        if (rule := RULES.get(dotted)) is not None:
+            found = rule(value, folder)
+        elif dotted in text_keys and dotted not in HARMLESS:
+            found = ("runs", f"perhaps something: {told(value)}")  # a setting that nobody has looked at
+        elif isinstance(value, dict):
+            yield from powers_of(value, folder=folder, lines=lines, text_keys=text_keys, typed=typed, prefix=key)
+            continue
+        else:
+            continue
+        if found is not None:
+            does, what = found
+            programs = tuple(programs_of(value, folder)) if does == "runs" else ()
+            line = next((lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in lines), None)
+            if line is None:  # only a table below it has a header: [replay.teacher.NAME]
+                line = min((at for other, at in lines.items() if other[: len(key)] == key), default=None)
+            yield Power(key=dotted, does=does, what=what, line=line, programs=programs)
+
+
+def programs_of(value: Any, folder: Path) -> Iterator[Path]:
+    """The files in a folder that a setting names as a program, a script, a recipe or a module; what these load is not looked at.
+
+    Example: programs_of(["./scan.sh", "{file}"], Path("/p")) -> Path("/p/scan.sh"), where there is such a file
+    """
+    for text in (
+        [value] if isinstance(value, str) else value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    ):
+        if not isinstance(text, str) or not text or "\0" in text:
+            continue
+        module = text.rpartition(":")[0]
+        packages = module.split(".")
+        inits = (f"{'/'.join(packages[:n])}/__init__.py" for n in range(1, len(packages) + 1))
+        for name in (text, module, f"{'/'.join(packages)}.py", *inits):
+            if name and name != ".py" and inside(folder / name, folder) and (folder / name).is_file():
+                yield folder / name
+
+
+_FOREIGN = re.compile(
+    r"(^|_)(AWS|AMAZON|GITHUB|GH|GITLAB|BITBUCKET|NPM|PYPI|TWINE|CARGO|GEM|NUGET|DOCKER|KUBE\w*|SSH|GPG|PGP|VAULT|CONSUL|TERRAFORM|TF|STRIPE"
+    r"|PAYPAL|SQUARE|PLAID|TWILIO|SENDGRID|MAILGUN|MAILCHIMP|SLACK|DISCORD|TELEGRAM|DATADOG|DD|NEWRELIC|SENTRY|GRAFANA|CLOUDFLARE|CF"
+    r"|DIGITALOCEAN|DO|LINODE|HEROKU|VERCEL|NETLIFY|FLY|RAILWAY|SUPABASE|FIREBASE|DATABASE|DB|PG|POSTGRES\w*|MYSQL|MONGO\w*|REDIS|JWT"
+    r"|JIRA|ATLASSIAN|LINEAR|NOTION|SHOPIFY|WANDB|CODECOV|SONAR\w*|SNYK|ARTIFACTORY|JFROG|OKTA|AUTH0|CIRCLE\w*|TRAVIS|BUILDKITE|CI)(_|$)"
+    r"|SECRET|PASSW|PASSP|PRIVATE|SIGNING|ENCRYPT|ACCESS_KEY|SESSION|COOKIE|WEBHOOK|REFRESH"
+)
+_A_MODELS_KEY = re.compile(r"\w*?(API)?(KEY|TOKEN)\d*(_\w*)?", re.ASCII)
+
+
+def may_be_a_models_key(variable: str) -> bool:
+    """Whether a settings file may name this variable as the key of a model: its name says key or token, and is no known credential's.
+
+    >>> [may_be_a_models_key(name) for name in ("OPENAI_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "HOME")]
+    [True, True, False, False, False]
+    """
+    name = variable.upper()
+    if name == "AWS_BEARER_TOKEN_BEDROCK":
+        return True
+    return _A_MODELS_KEY.fullmatch(name) is not None and _FOREIGN.search(name) is None

@@ -1,0 +1,221 @@
+"""The one home of writing: files that only their owner reads, whole or not at all, and what a killed process left of them.
+
+    with atomic_writer(path) as stream: stream.write("...")            # appears at `path` when the block ends
+    with scratch_folder(path) as scratch: model.save(scratch); settle(scratch, path)       # what a library writes
+    append_text(path, "one line\\n"); make_folder(path); sweep(work)
+
+Files are 0600 and folders 0700 whatever the umask: logs of an agent hold what its user sees. What is not finished is called
+.NAME.PID-TOKEN.part and is held by a lock that the system lets go of when its process ends, however it ends. So a leftover is a scratch
+that nobody holds: `sweep` never takes away what a live process writes, in whatever container it runs. Links are not written through.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+try:
+    import fcntl
+except ImportError:  # no locks on this system: leftovers of dead process ids are removed all the same
+    fcntl = None
+
+FILE, FOLDER = 0o600, 0o700
+_SCRATCH = re.compile(r"\..+\.(\d+)(-[0-9a-f]{6})?\.(?:part|unscanned)", re.ASCII)
+_LINK_AGE_S = 60.0
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+IGNORE = "# Sessions, answers and weights: not for a repository. Written by recompose.\n*\n"
+
+
+def make_folder(folder: Path) -> None:
+    """The folder and those above it that are missing, for their owner only; folders that are there stay as they are."""
+    missing: list[Path] = []
+    for path in (folder, *folder.parents):
+        if path.exists():
+            break
+        missing.append(path)
+    for path in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(FOLDER)
+            path.chmod(FOLDER)  # mkdir's mode passes through the umask
+
+
+def make_work(folder: Path) -> None:
+    """A work folder; where it is made now, with a .gitignore that keeps all of it out of a repository."""
+    if not folder.exists():
+        make_folder(folder)
+        write_text(folder / ".gitignore", IGNORE)
+
+
+def open_private(path: Path, flags: int) -> int:
+    """A descriptor of a file that is made if it is missing, 0600 from its first moment on; raises OSError for a link."""
+    descriptor = os.open(path, flags | os.O_CREAT | _NO_LINK, FILE)
+    with contextlib.suppress(PermissionError):  # somebody else's file: its owner says who reads it
+        if os.fstat(descriptor).st_mode & 0o777 != FILE and hasattr(os, "fchmod"):
+            os.fchmod(descriptor, FILE)
+    return descriptor
+
+
+def append_text(path: Path, text: str) -> None:
+    """One write of whole lines: a reader, or a second writer, never sees a mixture."""
+    descriptor = open_private(path, os.O_WRONLY | os.O_APPEND)
+    try:
+        os.write(descriptor, text.encode("utf-8"))
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def scratch_file(path: Path) -> Iterator[tuple[int, Path]]:
+    """(descriptor, path) of a new file beside `path`, held until the block ends; what then still has its name is removed."""
+    make_folder(path.parent)
+    while True:
+        scratch = _name(path)
+        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK, FILE)
+        if _held(descriptor):
+            break
+    try:
+        if hasattr(os, "fchmod"):
+            os.fchmod(descriptor, FILE)
+        yield descriptor, scratch
+    finally:
+        scratch.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+@contextmanager
+def atomic_writer(path: Path) -> Iterator[TextIO]:
+    """Open a file for writing that appears at `path` only when the block ends without an error."""
+    with scratch_file(path) as (descriptor, scratch):
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n", closefd=False) as stream:
+            yield stream
+        os.replace(scratch, path)
+
+
+@contextmanager
+def scratch_folder(path: Path) -> Iterator[Path]:
+    """A new folder beside `path`, held until the block ends; `settle` makes it appear as `path`, else it is removed."""
+    make_folder(path.parent)
+    while True:
+        scratch = _name(path)
+        scratch.mkdir(FOLDER)
+        scratch.chmod(FOLDER)
+        descriptor = os.open(scratch, os.O_RDONLY | _NO_LINK) if fcntl is not None else None
+        if descriptor is None or _held(descriptor):
+            break
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def save_folder(path: Path, save: Callable[[str], object]) -> None:
+    """Have a library save into a folder that appears as `path` when it is whole, for its owner only.
+
+    Example: save_folder(Path("examples/tokenizer"), tokenizer.save_pretrained)
+    """
+    with scratch_folder(path) as scratch:
+        save(str(scratch))
+        settle(scratch, path)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text, whole or not at all."""
+    with atomic_writer(path) as stream:
+        stream.write(text)
+
+
+def settle(scratch: Path, path: Path) -> None:
+    """Make a scratch folder, or a file in one, appear as `path` in place of what is there, for its owner only."""
+    make_private(scratch)
+    if path.is_dir() and not path.is_symlink():
+        with scratch_folder(path) as aside:
+            os.replace(path, aside / "old")
+            os.replace(scratch, path)
+    else:
+        os.replace(scratch, path)
+
+
+def make_private(path: Path) -> None:
+    """Take a file, or everything in a folder, away from everybody but its owner; links are left alone."""
+    for one in (path, *(path.rglob("*") if path.is_dir() else ())):
+        with contextlib.suppress(PermissionError):
+            if not one.is_symlink():
+                one.chmod(FOLDER if one.is_dir() else FILE)
+
+
+def sweep(folder: Path, *, deep: bool = False) -> list[str]:
+    """Remove what killed processes left in a folder, with `deep` also in those below it; returns the names. What is held stays.
+
+    Example: sweep(Path("recompose")) -> [".sessions.jsonl.4711-0c1f3a.part"]
+    """
+    found = sorted(folder.rglob(".*") if deep else folder.glob(".*")) if folder.is_dir() else []
+    named = [(path, name) for path in found if (name := _SCRATCH.fullmatch(path.name))]
+    return [path.name for path, name in named if _take_away(path, int(name[1]), locks=name[2] is not None)]
+
+
+def _name(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(3)}.part")
+
+
+def _held(descriptor: int) -> bool:
+    """Lock what was just made; False where a sweep was quicker and has removed it."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError:  # a file system without locks: nobody can sweep it either
+        return True
+    if os.fstat(descriptor).st_nlink:
+        return True
+    os.close(descriptor)
+    return False
+
+
+def _take_away(path: Path, pid: int, *, locks: bool) -> bool:
+    """Remove a scratch unless somebody holds it: the lock is kept until it is gone, so that nobody can begin to use it meanwhile."""
+    if path.is_symlink():  # cannot be held; it stands for a moment only
+        return time.time() - path.lstat().st_mtime > _LINK_AGE_S and _removed(path)
+    if not locks and pid == os.getpid():  # an earlier version took no locks; whoever made it had this number before
+        return _removed(path)
+    if fcntl is None or not locks:
+        return not is_alive(pid) and _removed(path)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | _NO_LINK)
+    except OSError:
+        return False  # gone by now, or not ours
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return _removed(path)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _removed(path: Path) -> bool:
+    try:
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    except OSError:
+        return False
+    return True
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process of this machine runs, or may run."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True  # it is another user's, or no process of this machine: not ours to judge
+    return True

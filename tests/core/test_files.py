@@ -1,0 +1,215 @@
+"""What is written: for its owner only whatever the umask, whole or not at all, and without leftovers of who was killed."""
+
+from __future__ import annotations
+
+import ast
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from composer_replication.core.files import append_text, atomic_writer, make_work, open_private, save_folder, scratch_folder, settle, sweep
+from composer_replication.core.pseudonyms import store_key
+from composer_replication.core.rundir import create_run, sweep_work
+from composer_replication.data.teachers.ledger import Ledger
+
+PACKAGE = Path(__file__).resolve().parents[2] / "src" / "composer_replication"
+WRITES = {"write_text", "write_bytes", "mkdir", "makedirs", "save_pretrained", "NamedTemporaryFile", "mkstemp", "copyfile", "copytree"}
+OWN_HOME = {"core/files.py"}
+EXCUSED = {
+    "core/rundir.py": "claims a folder for a run: mkdir decides between two that start at once; its mode is set there",
+    "models/export.py": "writes into a folder that its caller made and makes private",
+    "training/generator.py": "weights for a server, which may run as another user",
+    "data/curate/data_juicer.py": "inside a TemporaryDirectory, which is its owner's",
+}
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o077, 0o177])
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def open_to_others(folder: Path) -> list[str]:
+    """Everything below a folder, and it, that others could read."""
+    return [str(path) for path in (folder, *folder.rglob("*")) if not path.is_symlink() and path.stat().st_mode & 0o077]
+
+
+def test_every_writer_writes_for_its_owner_only(tmp_path: Path, umask: int) -> None:
+    work = tmp_path / "recompose"
+    make_work(work)
+    with atomic_writer(work / "deep" / "er" / "a.jsonl") as stream:
+        assert {mode(path) for path in (work / "deep" / "er").iterdir()} == {0o600}  # before it is whole, too
+        stream.write("text")
+    append_text(work / "log", "one\n")
+    store_key(work)
+    save_folder(work / "tokenizer", lambda folder: (Path(folder) / "vocab.json").write_text("{}"))
+    with Ledger(work / "ledger.sqlite3", max_usd=0.0):
+        assert open_to_others(work) == []
+    run = create_run(work / "runs", resolved={}, command="recompose train", seed=1, name="a")
+    with run.attempt() as number:
+        run.add_log("said", attempt=number)
+        run.add_metrics({"step": 0})
+        (run.path / "of_a_library").mkdir(exist_ok=True)
+        (run.path / "of_a_library" / "state.json").write_text("{}")
+    assert open_to_others(work) == [] and mode(work) == 0o700 and mode(run.metrics_jsonl) == 0o600
+
+
+def test_a_file_that_others_could_read_is_closed_to_them_when_it_is_written_again(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("old\n")
+        (tmp_path / name).chmod(0o664)
+    append_text(tmp_path / "a", "new\n")
+    with atomic_writer(tmp_path / "b") as stream:
+        stream.write("new")
+    assert mode(tmp_path / "a") == mode(tmp_path / "b") == 0o600 and (tmp_path / "a").read_text() == "old\nnew\n"
+
+
+def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "theirs").write_text("mine")
+    (tmp_path / "metrics.jsonl").symlink_to(tmp_path / "theirs")
+    with pytest.raises(OSError, match="symbolic link"):
+        append_text(tmp_path / "metrics.jsonl", "{}\n")
+    with pytest.raises(OSError, match="symbolic link"):
+        open_private(tmp_path / "metrics.jsonl", os.O_RDWR)
+    with atomic_writer(tmp_path / "metrics.jsonl") as stream:
+        stream.write("new")
+    assert (tmp_path / "theirs").read_text() == "mine" and not (tmp_path / "metrics.jsonl").is_symlink()
+
+
+def test_a_work_folder_keeps_itself_out_of_a_repository(tmp_path: Path) -> None:
+    make_work(tmp_path / "recompose")
+    assert "\n*\n" in (tmp_path / "recompose" / ".gitignore").read_text()
+    (tmp_path / "recompose" / ".gitignore").unlink()
+    make_work(tmp_path / "recompose")  # it is the user's now
+    make_work(tmp_path)
+    assert not list(tmp_path.rglob(".gitignore"))
+    create_run(tmp_path / "live" / "runs", resolved={}, command="", seed=1)
+    assert (tmp_path / "live" / ".gitignore").exists() and not (tmp_path / "live" / "runs" / ".gitignore").exists()
+
+
+def test_git_sees_nothing_of_it(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    make_work(tmp_path / "recompose")
+    append_text(tmp_path / "recompose" / "sessions.jsonl", "{}\n")
+    told = subprocess.run(["git", "status", "--porcelain", "-uall"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert told.stdout == ""
+
+
+def hold(folder: str, ready: multiprocessing.synchronize.Event) -> None:  # type: ignore[name-defined]
+    """Begin a file and a folder, and never end them."""
+    with atomic_writer(Path(folder) / "sessions.jsonl") as stream, scratch_folder(Path(folder) / "examples" / "tokenizer"):
+        stream.write("half")
+        stream.flush()
+        ready.set()
+        time.sleep(600)
+
+
+def test_leftovers_of_a_killed_process_go_and_those_of_a_live_one_stay(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    writer = context.Process(target=hold, args=(str(tmp_path), ready))
+    writer.start()
+    assert ready.wait(60) and writer.pid
+    halves = {path.name for path in tmp_path.rglob("*.part")}
+    assert len(halves) == 2 and sweep_work(tmp_path) == [] and {path.name for path in tmp_path.rglob("*.part")} == halves
+    os.kill(writer.pid, signal.SIGKILL)
+    writer.join()
+    assert set(sweep_work(tmp_path)) == halves and not list(tmp_path.rglob("*.part"))
+
+
+def test_a_process_of_the_same_number_is_not_taken_for_the_one_that_died(tmp_path: Path) -> None:
+    """In a container every process may have the number of the last one: who holds the lock decides, not who has the number."""
+    (tmp_path / f".sessions.jsonl.{os.getpid()}-0a1b2c.part").write_text("half")
+    (tmp_path / f".tokenizer.{os.getpid()}-0a1b2c.part").mkdir()
+    assert len(sweep(tmp_path)) == 2 and not list(tmp_path.iterdir())
+
+
+def test_leftovers_of_the_earlier_version_go_too(tmp_path: Path) -> None:
+    dead = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    parent = os.getppid()
+    for name in (f".a.jsonl.{dead}.part", f".sessions.jsonl.{dead}.unscanned", f".sessions.jsonl.{dead}.unscanned.{dead}.part"):
+        (tmp_path / name).write_text("half")
+    for name in (f".a.jsonl.{parent}.part", ".notes.part", "a.part", ".gitignore"):
+        (tmp_path / name).write_text("not ours to judge")
+    sweep(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {f".a.jsonl.{parent}.part", ".notes.part", "a.part", ".gitignore"}
+
+
+def test_a_launch_removes_what_the_last_one_left(tmp_path: Path) -> None:
+    run = create_run(tmp_path / "runs", resolved={}, command="", seed=1, name="a")
+    (run.path / "tokens").mkdir()
+    (run.path / "tokens" / f".step_000001.json.{os.getpid()}-0a1b2c.part").write_text("half")
+    with run.attempt():
+        assert not list(run.path.rglob("*.part"))
+
+
+def test_half_a_checkpoint_goes_with_its_run_and_stays_with_one_that_is_alive(tmp_path: Path) -> None:
+    dead = create_run(tmp_path / "runs", resolved={}, command="", seed=1, name="dead")
+    alive = create_run(tmp_path / "runs", resolved={}, command="", seed=1, name="alive")
+    for run, pid in ((dead, 2**22 + 5), (alive, os.getpid())):
+        run.update(state="running", pid=pid)
+        (run.checkpoints_dir / ".step_000002.part").mkdir(parents=True)
+    assert sweep_work(tmp_path) == [".step_000002.part"]
+    assert not (dead.checkpoints_dir / ".step_000002.part").exists() and (alive.checkpoints_dir / ".step_000002.part").exists()
+
+
+def test_what_fails_leaves_the_old_and_nothing_half(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "tokenizer" / "vocab.json").write_text("old")
+
+    def save(folder: str) -> None:
+        (Path(folder) / "vocab.json").write_text("new")
+        if not (tmp_path / "may").exists():
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        save_folder(tmp_path / "tokenizer", save)
+    assert [p.name for p in tmp_path.iterdir()] == ["tokenizer"] and (tmp_path / "tokenizer" / "vocab.json").read_text() == "old"
+    (tmp_path / "may").touch()
+    save_folder(tmp_path / "tokenizer", save)
+    assert (tmp_path / "tokenizer" / "vocab.json").read_text() == "new" and not list(tmp_path.glob(".*"))
+
+
+def test_a_scratch_that_is_held_is_the_owners_before_it_is_whole(tmp_path: Path) -> None:
+    with scratch_folder(tmp_path / "x") as scratch:
+        (scratch / "y").write_text("text")
+        assert mode(scratch) == 0o700 and sweep(tmp_path) == []
+        settle(scratch, tmp_path / "x")
+    assert mode(tmp_path / "x" / "y") == 0o600
+
+
+def writers(path: Path) -> Iterator[str]:
+    """Calls in a file that write to the disk by themselves."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else ""  # a bare name is one of core/files.py
+        given = [*node.args, *(keyword.value for keyword in node.keywords)]
+        modes = [one.value for one in given if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+        if name in WRITES or (name == "open" and any(set(m) & set("wax+") and set(m) <= set("rwaxbt+") for m in modes)):
+            yield f"line {node.lineno}: {name}"
+
+
+def test_no_file_of_the_package_writes_by_itself() -> None:
+    """Every writer goes through core/files.py, so that none forgets whose file it is."""
+    found: dict[str, list[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        name = path.relative_to(PACKAGE).as_posix()
+        if name not in OWN_HOME and "workshop/" not in name and (calls := list(writers(path))):
+            found[name] = calls
+    assert {name: calls for name, calls in found.items() if name not in EXCUSED} == {}
+    assert set(EXCUSED) <= found.keys()
