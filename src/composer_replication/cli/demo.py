@@ -28,6 +28,7 @@ from composer_replication.cli.sites import sites
 from composer_replication.cli.train import train
 from composer_replication.core.errors import need
 from composer_replication.core.files import make_work, write_text
+from composer_replication.core.lock import busy, owner_of
 
 FOLDER = Path("demo")
 
@@ -79,6 +80,8 @@ def _run(stages: Stages, folder: Path, *, start: float) -> int:
     job, runs = stages.job, folder / "runs"
     for name in (AFTER, *CONTROLS):  # what an earlier demo left; other runs stay
         if (runs / name).exists():
+            if owner_of(runs / name) is not None:
+                raise busy(runs / name, what="demo")
             shutil.rmtree(runs / name)
     first: list[tuple[str, Callable[[Common], int]]] = [
         ("ingest", lambda common: ingest(common=common)),

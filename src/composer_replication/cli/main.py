@@ -1,18 +1,18 @@
 """The table of verbs. Each verb's module is imported only when it is used, so that `--help` costs nothing."""
 
+# Nothing that takes time is imported up here: a Ctrl-C while it is would end in a traceback, before `main` can say anything.
 from __future__ import annotations
 
-import difflib
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from types import FrameType
 
-from cyclopts import App, Parameter
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
 
-from composer_replication.cli.flags import split_settings
-from composer_replication.cli.problems import DONE, UsageError, report
+    from cyclopts import App
 
 HELP = """Your agent's logs and your base model go in, a better coding agent comes out.
 
@@ -50,8 +50,13 @@ SETTINGS_OF = {
 }
 
 
+INTERRUPTED = 130  # what shells use for Ctrl-C
+
+
 def build_app() -> App:
     """The command line, with every verb by import path."""
+    from cyclopts import App, Parameter
+
     flags = Parameter(negative="", show_default=False)
     # suppress_keyboard_interrupt would end the program without a word: `run` says what happened
     app = App(
@@ -79,6 +84,10 @@ def _version() -> str:
 
 def _check_verb(argv: Sequence[str]) -> None:
     """Refuse an unknown verb here: cyclopts would import every verb to say the same."""
+    import difflib
+
+    from composer_replication.cli.problems import UsageError
+
     verb = argv[0] if argv else "--help"
     if not verb.startswith("-") and verb not in VERBS:
         near = difflib.get_close_matches(verb, VERBS, n=1)
@@ -88,6 +97,9 @@ def _check_verb(argv: Sequence[str]) -> None:
 
 def run(argv: Sequence[str]) -> int:
     """Run one command line and return its exit code; errors are shown, never raised."""
+    from composer_replication.cli.flags import split_settings
+    from composer_replication.cli.problems import DONE, report
+
     as_json, debug = "--json" in argv, "--debug" in argv
     try:
         with split_settings(argv) as rest:
@@ -110,6 +122,12 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def main() -> None:
-    """The `recompose` command."""
-    signal.signal(signal.SIGTERM, _interrupt)
-    sys.exit(run(sys.argv[1:]))
+    """The `recompose` command; a Ctrl-C before or after its work, or a second one, ends it without a traceback."""
+    code = INTERRUPTED
+    try:
+        signal.signal(signal.SIGTERM, _interrupt)
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:  # during the first imports, or a second one while the first is being told
+        print("interrupted", file=sys.stderr)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is left to be done
+    sys.exit(code)

@@ -12,25 +12,27 @@ from composer_replication.cli.forks import fork_producer
 from composer_replication.cli.gate import check_examples, kept_kinds, say_gate
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.panel import shown_steps
+from composer_replication.cli.resuming import check_resume_dry, chosen_run, resume_command, say_resume, telling_how_to_resume
 from composer_replication.cli.student import FOLDER, TINY, built_tokenizer
-from composer_replication.cli.train_backends import check_backend, finished, with_trl
+from composer_replication.cli.train_backends import Launch, check_backend, finished, with_trl
 from composer_replication.cli.train_text import show_event, show_plan
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import DataError, need
-from composer_replication.core.rundir import RunDir, create_run, open_run
+from composer_replication.core.rundir import RunDir, create_run
 from composer_replication.tokens.artefact import EXAMPLES, PAIRS, Dataset, load_dataset
 from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.training.plan import check_plan
 
 
-def train(*, resume: Path | None = None, accept_changes: bool = False, name: str = "", common: Common = Common()) -> int:
+def train(*, resume: str = "", accept_changes: bool = False, name: str = "", common: Common = Common()) -> int:
     """Train the student on examples/ and, with rollouts.env, on what it does itself: a new run directory under runs/.
 
     Parameters
     ----------
     resume
-        Go on with this run directory (runs/latest works) from its newest checkpoint.
+        Go on with this run from its newest checkpoint: its folder, its name, or latest. The folder of one of its checkpoints goes on from
+        that one, and sets later ones aside.
     accept_changes
         Resume although settings differ from those of the run.
     name
@@ -51,25 +53,31 @@ def train(*, resume: Path | None = None, accept_changes: bool = False, name: str
         told = f"{len(forked.spots(data.examples))} imported sites, {config.train.fork_sites} of them a step"
         job.screen.line(f" fork     {told}: the student writes the message, its own failures are distilled")
     check_plan(config.train, examples=data.examples, pairs=data.pairs, imported=not live or config.train.lm_ce.weight > 0)
+    going_on = chosen_run(job, resume) if resume else None
+    if going_on is not None:
+        say_resume(job, *going_on)
     if job.dry_run:
-        return job.finish({"plan": plan}, wrote=[job.runs / (name or "<new run>")], next_command=job.command("train"))
+        return _dry(job, plan, data, going_on, name=name, accept_changes=accept_changes)
     from composer_replication.models.load import load_student
     from composer_replication.training.live import Live
     from composer_replication.training.loop import train as run_training
     from composer_replication.training.ranks import shared_run
     from composer_replication.training.world import open_world
 
+    job.screen.line(f" loading  the student {config.student.model}", style="dim")
     student = load_student(config.student, tokenizer=tokenizer, seed=config.seed)
-    run = open_run(resume) if resume is not None else shared_run(lambda: _new_run(job, data, name, sources))
+    run, step = going_on if going_on is not None else (shared_run(lambda: _new_run(job, data, name, sources)), None)
+    launch: Launch = {"resume": going_on is not None, "resume_step": step, "accept_changes": accept_changes}
     job.screen.line(f" run      {run.path}   ({student.num_trainable} of {student.num_parameters} weights are trained)")
     if config.train.backend == "trl":
-        return with_trl(job, student, data, run, kept=kept, resume=resume is not None, accept_changes=accept_changes)
-    with ExitStack() as stack:
+        return with_trl(job, student, data, run, kept=kept, **launch)
+    with telling_how_to_resume(job, run, accept_changes=accept_changes), ExitStack() as stack:
         producer: Live | None = None
         if live:
             renderer = Renderer.for_tokenizer(tokenizer, family=config.student.template)
             world = stack.enter_context(open_world(config.rollouts.env))
             producer = Live(config=config, renderer=renderer, world=world, kept=kept)
+        shown = stack.enter_context(shown_steps(job))
         result = run_training(
             config,
             student=student,
@@ -79,12 +87,24 @@ def train(*, resume: Path | None = None, accept_changes: bool = False, name: str
             live=producer,
             forked=forked,
             reference=job.reference,
-            resume=resume is not None,
-            accept_changes=accept_changes,
-            on_step=stack.enter_context(shown_steps(job)),
+            **launch,
+            on_step=shown,
             on_event=lambda event: show_event(job, event),
+            on_progress=shown.progress,
         )
     return finished(job, result)
+
+
+def _dry(
+    job: Job, plan: dict[str, Any], data: Dataset, going_on: tuple[RunDir, int | None] | None, *, name: str, accept_changes: bool
+) -> int:
+    """Say what would be written; with --resume, what would be gone on from."""
+    if going_on is None:
+        return job.finish({"plan": plan}, wrote=[job.runs / (name or "<new run>")], next_command=job.command("train"))
+    run, step = going_on
+    found = check_resume_dry(job, run, step, data, accept_changes=accept_changes)
+    again = resume_command(job, run.path if step is None else run.checkpoint(step), accept_changes=accept_changes)
+    return job.finish({"plan": plan, "resume": found}, wrote=[run.path], next_command=again)
 
 
 def _tokenizer(job: Job) -> Any:

@@ -11,7 +11,6 @@ no signal, another start, other steps, or the same weights as the run that it is
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -20,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from composer_replication.core.checkpoints import read_trainer, whole_checkpoint
 from composer_replication.core.config.rollouts import EvaluateSettings, RolloutSettings
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import DataError
@@ -64,16 +64,15 @@ class _Shown(Protocol):
 Row = TypeVar("Row", bound=_Shown)
 
 
-def player_of(run: RunDir, *, name: str) -> Player:
-    """The student of a run's newest checkpoint; raises DataError where the run kept none."""
-    kept = run.checkpoints()
-    if not kept:
-        raise DataError("the run kept no checkpoint", where=str(run.path), fix="train to the first checkpoint (train.checkpoint_every)")
-    steps, folder = kept[-1]
-    try:
-        start_sha256 = str(json.loads((folder / "trainer.json").read_text("utf-8"))["start_sha256"])
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"the checkpoint does not say what it started from: {error!r}", where=str(folder), fix="train again") from error
+def player_of(run: RunDir, *, name: str, step: int | None = None) -> Player:
+    """The student of a run's newest checkpoint, or of the one after `step` steps.
+
+    Raises DataError where the run kept none, DamagedError where a file of it is not what was written.
+    """
+    steps, folder = whole_checkpoint(run, step)
+    start_sha256 = str(read_trainer(folder).get("start_sha256", ""))
+    if not start_sha256:
+        raise DataError("the checkpoint does not say what it started from", where=str(folder), fix="train again")
     return Player(name=name, config=Config.model_validate(run.resolved()), checkpoint=folder, steps=steps, start_sha256=start_sha256)
 
 
