@@ -105,14 +105,13 @@ def train(
     if trainer.why_rows:
         check_plan(settings, examples=examples, pairs=pairs, imported=imported, layout="rows")
     data = null_data(examples, pairs, settings=settings, seed=config.seed, imported=imported)
-    spots, drawn_from = (forked.spots(data[0]), without_views(data[0])) if forked is not None else ((), data[0])
-    sampler = _sampler(config, drawn_from, data[1], imported=imported)
-    start, environment = weights_sha256(student.model), "" if live is None else live.world.sha256()
-    identity = {"data_sha256": data_sha256(examples, pairs), "start_sha256": start, "env_sha256": environment}
-    journal = Journal(run=run, main=accelerator.is_main_process, on_step=on_step, on_event=on_event, on_progress=on_progress)
+    spots = forked.spots(data[0]) if forked is not None else ()
+    sampler = _sampler(config, without_views(data[0]) if forked is not None else data[0], data[1], imported=imported)
+    env_sha256 = "" if live is None else live.world.sha256()
+    identity = {"data_sha256": data_sha256(examples, pairs), "start_sha256": weights_sha256(student.model), "env_sha256": env_sha256}
+    journal = _journal(trainer, run, on_step=on_step, on_event=on_event, on_progress=on_progress)
     guard = Guard.of(trainer, live=live, journal=journal) if live is not None else None
     generator = Generator.of(config.rollouts, lora=student.lora, ranks=accelerator.num_processes) if guard is not None else None
-    trainer.tell = journal.progress
     with journal.attempt():
         kept = _reference(trainer, sampler, folder=reference)
         first = _resume(trainer, journal, identity, guard, step=resume_step, accept_changes=accept_changes) if resume else 0
@@ -167,6 +166,13 @@ def _check_sources(
     if config.train.policy.weight and live is None and not any(e.actions for e in examples):
         what = f"channel policy has weight {config.train.policy.weight}, but nothing is played"
         raise ConfigError(what, where="rollouts.env", fix='set rollouts.env = "workshop", or train.policy.weight = 0')
+
+
+def _journal(trainer: Trainer, run: RunDir, **listeners: Any) -> Journal:
+    """The writer of this launch; what a step is at goes through it, too."""
+    journal = Journal(run=run, main=trainer.accelerator.is_main_process, **listeners)
+    trainer.tell = journal.progress
+    return journal
 
 
 def _layout(trainer: Trainer, examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair]) -> dict[str, Any]:
