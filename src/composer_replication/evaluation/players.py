@@ -12,6 +12,7 @@ no signal, another start, other steps, or the same weights as the run that it is
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -166,5 +167,7 @@ def _in_order(one: Callable[[Player], Row], players: Sequence[Player], *, worker
         yield from map(one, players)
         return
     # Fresh processes: a fork of a process that has used PyTorch's threads may hang.
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    # Ctrl-C ends them at once: each would print a traceback of its own.
+    at_ctrl_c = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_DFL)}
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), **at_ctrl_c) as pool:
         yield from pool.map(one, players)
