@@ -8,10 +8,7 @@ Names are imported on first use, so that `import composer_replication` costs not
 from __future__ import annotations
 
 import importlib
-
-TYPE_CHECKING = False  # `typing` itself costs as much as all the rest
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any
 
 _HOMES: dict[str, str] = {
     "core.trace": "CallRef Event Opaque Parent Sampled Segment Session SourceRef Text Thinking ToolCall ToolResult ToolSpec Turn",

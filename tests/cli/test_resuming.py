@@ -1,4 +1,4 @@
-"""`train --resume`: latest, a checkpoint by folder, a dry run, Ctrl-C, a second launch; each says the command that goes on, and it works."""
+"""`train --resume`: latest, a checkpoint, a dry run, Ctrl-C, a second launch; each names the command that goes on, and it works."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_ctrl_c_names_the_checkpoint_and_a_command_that_goes_on(work: Path) -> N
     steps, newest = run.metrics()[-1]["step"], run.checkpoints()[-1][1].name
     assert f"interrupted after step {steps}; the newest checkpoint is recompose/runs/a b/checkpoints/{newest}" in flat(said)
     again = shlex.split(flat(said)[flat(said).index("recompose train") :])[1:]
-    assert again[-2:] == ["--train.starved_steps", "1000"] and ["--resume", "recompose/runs/a b"] == again[2:4]
+    assert again[-2:] == ["--train.starved_steps", "1000"] and again[2:4] == ["--resume", "recompose/runs/a b"]
     assert run.info()["state"] == "stopped:interrupted"
     dry = recompose(*again, "--dry-run", cwd=work)
     assert dry.code == 0 and f"from {newest}" in dry.out and "no setting, no example" in dry.out

@@ -16,7 +16,7 @@ import pytest
 from composer_replication.core import lock
 from composer_replication.core.errors import BusyError
 from composer_replication.core.lock import OWNER, Owner, began, only_one, owner_of
-from composer_replication.core.rundir import RunDir, create_run
+from composer_replication.core.rundir import RunDir, create_run, remove_run
 
 HOLD = """
 import sys, time
@@ -45,8 +45,11 @@ def test_a_second_launch_is_told_who_is_at_work_and_a_dead_ones_place_is_taken(t
     try:
         owner = owner_of(run.path)
         assert owner is not None and (owner.pid, owner.began, owner.host) == (process.pid, began(process.pid), platform.node())
-        with pytest.raises(BusyError, match=f"another launch of this run is at work on this folder: process {process.pid} on "), run.attempt():
+        told = f"another launch of this run is at work on this folder: process {process.pid} on "
+        with pytest.raises(BusyError, match=told), run.attempt():
             raise AssertionError("two at once")
+        with pytest.raises(BusyError, match=told):
+            remove_run(run.path)  # as a second demo would
         assert run.info()["state"] == "running" and run.info()["attempts"] == 1 and owner_of(run.path) == owner
     finally:
         process.send_signal(signal.SIGKILL)

@@ -15,7 +15,7 @@ from composer_replication.cli.evaluate_logs import evaluate_on_logs, show_log_pl
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.problems import UsageError
-from composer_replication.cli.resuming import chosen_run, offering
+from composer_replication.cli.resuming import chosen_player
 from composer_replication.core.codec import write_sessions
 from composer_replication.core.errors import need
 from composer_replication.core.jsonl import write_json
@@ -56,17 +56,12 @@ def evaluate(
     for package in ("torch", "transformers"):
         need(package, extra="train")
     from composer_replication.core.config.base import stage_seed
-    from composer_replication.evaluation.players import check_players, play_all, player_of, start_of
+    from composer_replication.evaluation.players import check_players, play_all, start_of
     from composer_replication.evaluation.table import AFTER, evaluation_table
 
-    folder, step = chosen_run(job, run)
-    with offering(job, "evaluate"):
-        after = player_of(folder, name=AFTER, step=step)
-    others: list[Player] = []
-    for name, where in map(_named, against):
-        other, their_step = chosen_run(job, where)
-        with offering(job, "evaluate", words=f"{shlex.quote(folder.path.name)} --against {shlex.quote(name)}="):
-            others.append(player_of(other, name=name, step=their_step))
+    folder, after = chosen_player(job, "evaluate", run, name=AFTER)
+    words = f"{shlex.quote(folder.path.name)} --against "
+    others = [chosen_player(job, "evaluate", where, name=name, words=f"{words}{name}=")[1] for name, where in map(_named, against)]
     players = [start_of(after), after, *others]
     notes, seed = check_players(after, others), stage_seed(job.config.seed, "evaluation")
     if logs:

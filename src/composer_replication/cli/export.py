@@ -11,7 +11,7 @@ from composer_replication.cli.export_serve import serve_commands
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import open_job
 from composer_replication.cli.problems import UsageError
-from composer_replication.cli.resuming import chosen_run, offering
+from composer_replication.cli.resuming import chosen_player
 from composer_replication.cli.student import TINY
 from composer_replication.core.errors import ConfigError, DataError, need
 from composer_replication.core.files import scratch_folder, settle, write_text
@@ -45,11 +45,8 @@ def export(run: str = "", /, *, to: Path | None = None, adapter: bool = False, m
     for package in ("torch", "transformers"):
         need(package, extra="train")
     from composer_replication.evaluation.export import write_student
-    from composer_replication.evaluation.players import player_of
 
-    folder, step = chosen_run(job, run)
-    with offering(job, "export"):
-        player = player_of(folder, name="exported", step=step)
+    folder, player = chosen_player(job, "export", run, name="exported")
     name = str(folder.info()["id"])
     target = to if to is not None else job.work / "exports" / name
     form = _form(player, adapter=adapter)

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from composer_replication.cli.flags import TOP_LEVEL, dotted_settings
 from composer_replication.cli.job import Job
@@ -20,9 +20,12 @@ from composer_replication.cli.problems import InterruptedRunError
 from composer_replication.cli.show_run import run_folder
 from composer_replication.core.checkpoints import whole_checkpoint
 from composer_replication.core.errors import DamagedError, UnwrittenError
-from composer_replication.core.lock import busy, owner_of
+from composer_replication.core.lock import need_free
 from composer_replication.core.rundir import LAUNCH, RunDir, open_run
 from composer_replication.tokens.artefact import Dataset
+
+if TYPE_CHECKING:
+    from composer_replication.evaluation.players import Player
 
 _STEP = re.compile(r"step_(\d{6,})")
 
@@ -38,8 +41,17 @@ def chosen_run(job: Job, wanted: str) -> tuple[RunDir, int | None]:
 def resume_command(job: Job, path: Path, *, accept_changes: bool = False) -> str:
     """The command line that goes on with a run, or from one of its checkpoints, with the settings of this call."""
     settings = [word for key, value in dotted_settings().items() if key not in TOP_LEVEL[1:] for word in (f"--{key}", value)]
-    accept = ["--accept-changes"] if accept_changes else []
+    accept = ["--accept-changes"] * accept_changes
     return f"{job.command('train')} {shlex.join(['--resume', _short(path), *settings, *accept])}"
+
+
+def chosen_player(job: Job, verb: str, wanted: str, *, name: str, words: str = "") -> tuple[RunDir, Player]:
+    """A run, and its student as of the checkpoint that is meant; a damaged one is told as `offering` does."""
+    from composer_replication.evaluation.players import player_of
+
+    run, step = chosen_run(job, wanted)
+    with offering(job, verb, words=words):
+        return run, player_of(run, name=name, step=step)
 
 
 @contextmanager
@@ -74,8 +86,7 @@ def telling_how_to_resume(job: Job, run: RunDir, *, accept_changes: bool = False
 
 def say_resume(job: Job, run: RunDir, step: int | None) -> None:
     """Which run goes on, and from where; raises BusyError where another process is at work on it."""
-    if owner_of(run.path) is not None:
-        raise busy(run.path, what=LAUNCH)
+    need_free(run.path, what=LAUNCH)
     kept = [pair for pair in run.checkpoints() if step in (None, pair[0])]
     told = f"from {kept[-1][1].name}, {kept[-1][0]} of {job.config.train.steps} steps" if kept else "no checkpoint yet: from the first step"
     later = ", ".join(path.name for at, path in run.checkpoints() if step is not None and at > step)
@@ -83,21 +94,17 @@ def say_resume(job: Job, run: RunDir, step: int | None) -> None:
 
 
 def check_resume_dry(job: Job, run: RunDir, step: int | None, data: Dataset, *, accept_changes: bool) -> dict[str, Any]:
-    """What a resume would go on from and which settings have changed; what can be known without the student is refused as it would be.
-
-    That the student's start weights are those of the run shows when they are loaded.
-    """
+    """What a resume would go on from, and which settings have changed; refuses as it would, but for start weights, which are not loaded."""
     from composer_replication.training.checkpoint import check_resume, read_state, training_settings
     from composer_replication.training.identity import data_sha256
 
     if step is None and not run.checkpoints():
         return {"run": str(run.path), "checkpoint": None, "step": 0, "changed": []}
-    trl = job.config.train.backend == "trl"
     with offering(job, "train", accept_changes=accept_changes):
         at, folder = whole_checkpoint(run, step)
         state = read_state(folder)
     identity = {name: str(state.get(name, "")) for name in ("start_sha256", "env_sha256")}
-    identity["data_sha256"] = data_sha256(() if trl else data.examples, data.pairs)
+    identity["data_sha256"] = data_sha256(() if job.config.train.backend == "trl" else data.examples, data.pairs)
     changed = check_resume(state, settings=training_settings(job.config), identity=identity, accept_changes=accept_changes)
     for line in changed:
         job.screen.line(f" changed  {line}", style="yellow")

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import shlex
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
-from composer_replication.cli.flags import Common, dotted_settings
+from composer_replication.cli.flags import Common
 from composer_replication.cli.forks import fork_producer
 from composer_replication.cli.gate import check_examples, kept_kinds, say_gate
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.panel import shown_steps
-from composer_replication.cli.resuming import check_resume_dry, chosen_run, resume_command, say_resume, telling_how_to_resume
-from composer_replication.cli.student import FOLDER, TINY, built_tokenizer
+from composer_replication.cli.resuming import chosen_run, say_resume, telling_how_to_resume
+from composer_replication.cli.student import TINY, built_tokenizer
 from composer_replication.cli.train_backends import Launch, check_backend, finished, with_trl
+from composer_replication.cli.train_run import finish_dry, new_run
 from composer_replication.cli.train_text import show_event, show_plan
-from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import DataError, need
-from composer_replication.core.rundir import RunDir, create_run
-from composer_replication.tokens.artefact import EXAMPLES, PAIRS, Dataset, load_dataset
+from composer_replication.tokens.artefact import Dataset, load_dataset
 from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.training.plan import check_plan
@@ -57,7 +54,7 @@ def train(*, resume: str = "", accept_changes: bool = False, name: str = "", com
     if going_on is not None:
         say_resume(job, *going_on)
     if job.dry_run:
-        return _dry(job, plan, data, going_on, name=name, accept_changes=accept_changes)
+        return finish_dry(job, plan, data, going_on, name=name, accept_changes=accept_changes)
     from composer_replication.models.load import load_student
     from composer_replication.training.live import Live
     from composer_replication.training.loop import train as run_training
@@ -66,7 +63,7 @@ def train(*, resume: str = "", accept_changes: bool = False, name: str = "", com
 
     job.screen.line(f" loading  the student {config.student.model}", style="dim")
     student = load_student(config.student, tokenizer=tokenizer, seed=config.seed)
-    run, step = going_on if going_on is not None else (shared_run(lambda: _new_run(job, data, name, sources)), None)
+    run, step = going_on if going_on is not None else (shared_run(lambda: new_run(job, data, name, sources)), None)
     launch: Launch = {"resume": going_on is not None, "resume_step": step, "accept_changes": accept_changes}
     job.screen.line(f" run      {run.path}   ({student.num_trainable} of {student.num_parameters} weights are trained)")
     if config.train.backend == "trl":
@@ -95,18 +92,6 @@ def train(*, resume: str = "", accept_changes: bool = False, name: str = "", com
     return finished(job, result)
 
 
-def _dry(
-    job: Job, plan: dict[str, Any], data: Dataset, going_on: tuple[RunDir, int | None] | None, *, name: str, accept_changes: bool
-) -> int:
-    """Say what would be written; with --resume, what would be gone on from."""
-    if going_on is None:
-        return job.finish({"plan": plan}, wrote=[job.runs / (name or "<new run>")], next_command=job.command("train"))
-    run, step = going_on
-    found = check_resume_dry(job, run, step, data, accept_changes=accept_changes)
-    again = resume_command(job, run.path if step is None else run.checkpoint(step), accept_changes=accept_changes)
-    return job.finish({"plan": plan, "resume": found}, wrote=[run.path], next_command=again)
-
-
 def _tokenizer(job: Job) -> Any:
     """The tokenizer that `build` used; where nothing was built, and the student only plays, that of the student's own folder."""
     model = job.config.student.model
@@ -126,14 +111,3 @@ def load_examples(job: Job, tokenizer: Any) -> Dataset:
             f"the examples were built for {built!r}, the student is {wanted!r}", where=str(job.examples), fix=f"run: {job.command('build')}"
         )
     return data
-
-
-def _new_run(job: Job, data: Dataset, name: str, sources: tuple[Path, ...]) -> RunDir:
-    settings = [word for key, value in dotted_settings().items() for word in (f"--{key}", value)]
-    files = [word for path in job.loaded.files for word in ("-c", str(path.absolute()))]
-    named = ["--name", name] if name else []
-    command = shlex.join(["recompose", "train", *named, *files, "-o", str(job.work.absolute()), *settings])
-    inputs = [(job.examples / EXAMPLES, len(data.examples)), (job.examples / PAIRS, len(data.pairs)), (job.examples / FOLDER, 1)]
-    inputs = [*(inputs if data.meta else []), *((file, len(file.read_bytes().splitlines())) for file in sources)]
-    seed = stage_seed(job.config.seed, "train")
-    return create_run(job.runs, resolved=job.config.model_dump(mode="json"), command=command, seed=seed, inputs=inputs, name=name)

@@ -71,7 +71,7 @@ def only_one(folder: Path, *, what: str) -> Iterator[Owner | None]:
     descriptor = None if fcntl is None else os.open(folder, os.O_RDONLY)
     try:
         if not _taken(folder, descriptor):
-            raise busy(folder, what=what)
+            raise _busy(folder, what=what)
         before, now = _read(folder), datetime.now(UTC).isoformat(timespec="seconds")
         own = Owner(pid=os.getpid(), began=began(os.getpid()), host=platform.node(), since=now)
         write_text(folder / OWNER, json.dumps(asdict(own)) + "\n")
@@ -90,7 +90,13 @@ def owner_of(folder: Path) -> Owner | None:
     return found if found is not None and found.is_at_work() else None
 
 
-def busy(folder: Path, *, what: str) -> BusyError:
+def need_free(folder: Path, *, what: str) -> None:
+    """Raise BusyError where a process of this machine is at work on a folder."""
+    if owner_of(folder) is not None:
+        raise _busy(folder, what=what)
+
+
+def _busy(folder: Path, *, what: str) -> BusyError:
     """The error for who comes second."""
     found = _read(folder)
     who = f": {found.text()}" if found is not None else ""

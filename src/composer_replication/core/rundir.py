@@ -44,7 +44,7 @@ from composer_replication.core.files import (
     sync,
 )
 from composer_replication.core.jsonl import dumps, write_json
-from composer_replication.core.lock import only_one
+from composer_replication.core.lock import need_free, only_one
 
 LATEST = "latest"
 LAUNCH = "launch of this run"
@@ -269,6 +269,13 @@ def open_run(path: Path) -> RunDir:
     run = RunDir(path)
     run.info()
     return run
+
+
+def remove_run(path: Path) -> None:
+    """Remove a run, if it is there; raises BusyError where a process is at work on it."""
+    if path.exists():
+        need_free(path, what=LAUNCH)
+        shutil.rmtree(path)
 
 
 def sweep_work(work: Path) -> list[str]:
