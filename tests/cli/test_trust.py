@@ -197,12 +197,21 @@ def test_a_changed_moved_or_copied_file_is_not_trusted(strange: Path, tmp_path: 
     other = tmp_path / "other"
     fill(other / "recompose", [session()])
     settings(other, text)
-    assert call("sites", cwd=other).code == 1
-    (other / "recompose.toml").unlink()
-    (other / "recompose.toml").symlink_to(file)  # its relative paths would name other files
-    assert call("sites", cwd=other).code == 1
+    said = call("sites", cwd=other)
+    assert said.code == 1 and "is not trusted" in said.err
     assert call("trust", "--forget", cwd=strange).code == 0
     assert call("sites", cwd=strange).code == 1
+
+
+def test_a_link_to_a_trusted_file_is_another_place(strange: Path, tmp_path: Path) -> None:
+    """Its relative paths would name other files there."""
+    file = settings(strange, '[ingest]\nscanner = ["true"]\n')
+    assert call("trust", str(file), cwd=tmp_path).code == 0 and call("sites", cwd=strange).code == 0
+    other = tmp_path / "other"
+    fill(other / "recompose", [session()])
+    (other / "recompose.toml").symlink_to(file)
+    said = call("sites", cwd=other)
+    assert said.code == 1 and "is not trusted" in said.err
 
 
 @pytest.mark.parametrize(
@@ -399,7 +408,7 @@ def test_programs_and_detectors_see_no_keys(strange: Path, tmp_path: Path, monke
 def test_a_file_called_default_is_no_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "default").write_text("process:\n  - disagreement_filter:\n      embed: 'evil:find'\n", "utf-8")
     monkeypatch.chdir(tmp_path)
-    assert load_recipe("default").name == "default"
+    assert load_recipe("default").steps[0].name == "answer_not_empty_filter"
     assert [step.name for step in load_recipe("./default").steps] == ["disagreement_filter"]
 
 

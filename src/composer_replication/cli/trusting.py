@@ -57,11 +57,12 @@ def _can_ask(common: Common) -> bool:
 def say_settings(loaded: LoadedConfig, screen: Screen, *, uses: tuple[str, ...]) -> None:
     """One line for each file that was read, for each thing that the verb would run, and for each host that it would send to."""
     lines = [line for use in uses for line in USES[use](loaded.config)]
-    for source in loaded.sources:
+    sources = [source for source in loaded.sources if str(source.path) != os.devnull]  # "no file": the demo's
+    for source in sources:
         screen.line(f" settings  {source.path}" + (f"  ({source.how})" if source.powers else ""), style="dim")
     for does, what in lines:
         screen.line(f" {does:<8}  {what}", style="yellow")
-    files = [{"path": str(source.path), "sha256": source.sha256, "trust": source.how} for source in loaded.sources]
+    files = [{"path": str(source.path), "sha256": source.sha256, "trust": source.how} for source in sources]
     named: dict[str, Any] = {verb: [what for does, what in lines if does == verb] for verb in ("runs", "sends")}
     screen.about = {"settings_read": {"files": files, **named}}
 
