@@ -51,7 +51,7 @@ def test_known_steps_give_known_rows(plain: tuple[TrainPanel, Console], monkeypa
     panel, console = plain
     now = [panel.began]
     monkeypatch.setattr(panel_module.time, "monotonic", lambda: now[0])
-    assert drawn(panel, console)[0] == " step 0 of 4   elapsed 0s   waiting for the first step"
+    assert drawn(panel, console)[0] == " step 0 of 4   elapsed 0s   waiting for the first step: getting ready"
     panel({**STEP, "step": 1, "rollouts/success": 0.0, "health/monitor": 0.25})
     now[0] += 60
     panel({**STEP, "step": 2, "rollouts/success": 0.5, "policy/status": "exhausted"})

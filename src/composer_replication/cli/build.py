@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from composer_replication.cli.build_split import split_counts
 from composer_replication.cli.build_text import lost_channel, show_build
 from composer_replication.cli.flags import Common
 from composer_replication.cli.gate import kept_kinds, say_gate
@@ -15,13 +16,11 @@ from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.student import FOLDER, make_tokenizer
 from composer_replication.core.codec import read_anchors, read_hints, read_preferences, read_sessions, read_sites
 from composer_replication.core.config.data import HeldOutSettings
-from composer_replication.core.errors import ConfigError
 from composer_replication.core.files import save_folder
 from composer_replication.core.rundir import sha256_of
 from composer_replication.tokens.artefact import report, tally, write_dataset
 from composer_replication.tokens.dataset import Item, build_examples
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.tokens.split import is_held_out, smallest_fraction, split_unit
 
 
 def build(*, common: Common = Common()) -> int:
@@ -76,40 +75,6 @@ def _items(job: Job, renderer: Renderer, kept: frozenset[str] | None, held_out: 
         held_out=held_out,
         kept=kept,
     )
-
-
-def split_counts(job: Job, settings: HeldOutSettings) -> dict[str, Any]:
-    """How many sessions, and units of the split, are trained on and held out.
-
-    Raises ConfigError where a fraction was asked for and holds out nothing, or everything.
-    """
-    sessions: Counter[bool] = Counter()
-    units: dict[bool, set[str]] = {True: set(), False: set()}
-    for session in read_sessions(job.sessions):
-        out = is_held_out(session, settings=settings)
-        sessions[out] += 1
-        units[out].add(split_unit(session, by=settings.by))
-    found = {
-        "by": settings.by,
-        "fraction": settings.fraction,
-        "train_sessions": sessions[False],
-        "held_out_sessions": sessions[True],
-        "train_units": len(units[False]),
-        "held_out_units": len(units[True]),
-    }
-    if settings.fraction and sum(sessions.values()) and not (sessions[True] and sessions[False]):
-        every, nouns = units[True] | units[False], {"repository": "repositories", "session": "sessions"}[settings.by]
-        took = "none" if not sessions[True] else "all"
-        what = f"held_out.fraction = {settings.fraction:g} holds out {took} of {len(every)} {nouns}, which are chosen by hash"
-        raise ConfigError(what, where="held_out", fix=_other_split(every, settings))
-    return found
-
-
-def _other_split(units: Collection[str], settings: HeldOutSettings) -> str:
-    """Which setting would hold something out."""
-    ways = [f"set held_out.fraction = {smallest_fraction(units):g}, the smallest that holds out one"] if len(units) > 1 else []
-    ways += ['set held_out.by = "session"'] if settings.by == "repository" else []
-    return " or ".join([*ways, "set held_out.fraction = 0 and do without an evaluation on logs"])
 
 
 def _meta(job: Job, renderer: Renderer, inputs: list[Path], split: dict[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from composer_replication.cli.sites import sites
 from composer_replication.cli.train import train
 from composer_replication.core.errors import need
 from composer_replication.core.files import make_work, write_text
+from composer_replication.core.rundir import remove_run
 
 FOLDER = Path("demo")
 
@@ -78,8 +79,7 @@ def _run(stages: Stages, folder: Path, *, start: float) -> int:
     """Every verb from ingest to report; ends with three lines, the page and the next command."""
     job, runs = stages.job, folder / "runs"
     for name in (AFTER, *CONTROLS):  # what an earlier demo left; other runs stay
-        if (runs / name).exists():
-            shutil.rmtree(runs / name)
+        remove_run(runs / name)
     first: list[tuple[str, Callable[[Common], int]]] = [
         ("ingest", lambda common: ingest(common=common)),
         ("sites", lambda common: sites(common=common)),

@@ -5,6 +5,7 @@ With --logs the tasks are held-out sites of one's own logs: cli/evaluate_logs.py
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,11 +15,11 @@ from composer_replication.cli.evaluate_logs import evaluate_on_logs, show_log_pl
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.problems import UsageError
-from composer_replication.cli.show_run import run_folder
+from composer_replication.cli.resuming import chosen_player
 from composer_replication.core.codec import write_sessions
 from composer_replication.core.errors import need
 from composer_replication.core.jsonl import write_json
-from composer_replication.core.rundir import RunDir, open_run
+from composer_replication.core.rundir import RunDir
 from composer_replication.report.claims import claims
 from composer_replication.report.evidence import read_evaluation, signed
 
@@ -42,7 +43,7 @@ def evaluate(
     Parameters
     ----------
     run
-        Run folder or name; none = the latest run, with --logs none at all.
+        Run folder or name, or the folder of one of its checkpoints; none = the latest run, with --logs none at all.
     logs
         At the held-out mistakes of your own logs each student writes the message itself: how often does the mistake recur? Without a
         run: how many such sites there are, and the smallest change they can show.
@@ -55,13 +56,13 @@ def evaluate(
     for package in ("torch", "transformers"):
         need(package, extra="train")
     from composer_replication.core.config.base import stage_seed
-    from composer_replication.evaluation.players import check_players, play_all, player_of, start_of
+    from composer_replication.evaluation.players import check_players, play_all, start_of
     from composer_replication.evaluation.table import AFTER, evaluation_table
 
-    folder = open_run(run_folder(job, run))
+    folder, after = chosen_player(job, "evaluate", run, name=AFTER)
     job.tell_changed(folder)
-    after = player_of(folder, name=AFTER)
-    others = [player_of(open_run(run_folder(job, where)), name=name) for name, where in map(_named, against)]
+    words = f"{shlex.quote(folder.path.name)} --against "
+    others = [chosen_player(job, "evaluate", where, name=name, words=f"{words}{name}=")[1] for name, where in map(_named, against)]
     players = [start_of(after), after, *others]
     notes, seed = check_players(after, others), stage_seed(job.config.seed, "evaluation")
     if logs:

@@ -11,12 +11,12 @@ from composer_replication.cli.export_serve import serve_commands
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import open_job
 from composer_replication.cli.problems import UsageError
-from composer_replication.cli.show_run import run_folder
+from composer_replication.cli.resuming import chosen_player
 from composer_replication.cli.student import TINY
 from composer_replication.core.errors import ConfigError, DataError, need
 from composer_replication.core.files import scratch_folder, settle, write_text
 from composer_replication.core.jsonl import write_json
-from composer_replication.core.rundir import RunDir, open_run
+from composer_replication.core.rundir import RunDir
 from composer_replication.report.card import model_card
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def export(run: str = "", /, *, to: Path | None = None, adapter: bool = False, m
     Parameters
     ----------
     run
-        Run folder or name; none = the latest run.
+        Run folder or name, or the folder of one of its checkpoints; none = the latest run.
     to
         Folder to write, which must be new or empty; default: exports/RUN in the work folder.
     adapter
@@ -45,11 +45,10 @@ def export(run: str = "", /, *, to: Path | None = None, adapter: bool = False, m
     for package in ("torch", "transformers"):
         need(package, extra="train")
     from composer_replication.evaluation.export import write_student
-    from composer_replication.evaluation.players import player_of
 
-    folder = open_run(run_folder(job, run))
+    folder, player = chosen_player(job, "export", run, name="exported")
     job.tell_changed(folder)
-    player, name = player_of(folder, name="exported"), str(folder.info()["id"])
+    name = str(folder.info()["id"])
     target = to if to is not None else job.work / "exports" / name
     form = _form(player, adapter=adapter)
     _check_target(target, folder)

@@ -1,18 +1,18 @@
 """The table of verbs. Each verb's module is imported only when it is used, so that `--help` costs nothing."""
 
+# Nothing that takes time is imported up here: a Ctrl-C while it is would end in a traceback, before `main` can say anything.
 from __future__ import annotations
 
-import difflib
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from types import FrameType
 
-from cyclopts import App, Parameter
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import FrameType
 
-from composer_replication.cli.flags import split_settings
-from composer_replication.cli.problems import DONE, UsageError, report
+    from cyclopts import App
 
 HELP = """Your agent's logs and your base model go in, a better coding agent comes out.
 
@@ -51,8 +51,13 @@ SETTINGS_OF = {
 }
 
 
+INTERRUPTED = 130  # what shells use for Ctrl-C
+
+
 def build_app() -> App:
     """The command line, with every verb by import path."""
+    from cyclopts import App, Parameter
+
     flags = Parameter(negative="", show_default=False)
     # suppress_keyboard_interrupt would end the program without a word: `run` says what happened
     app = App(
@@ -80,6 +85,10 @@ def _version() -> str:
 
 def _check_verb(argv: Sequence[str]) -> None:
     """Refuse an unknown verb here: cyclopts would import every verb to say the same."""
+    import difflib
+
+    from composer_replication.cli.problems import UsageError
+
     verb = argv[0] if argv else "--help"
     if not verb.startswith("-") and verb not in VERBS:
         near = difflib.get_close_matches(verb, VERBS, n=1)
@@ -87,8 +96,12 @@ def _check_verb(argv: Sequence[str]) -> None:
         raise UsageError(f'unknown verb "{verb}"', where=f"recompose {verb}", fix=f"{guess}verbs: {', '.join(VERBS)}")
 
 
-def run(argv: Sequence[str]) -> int:
-    """Run one command line and return its exit code; errors are shown, never raised."""
+def run(argv: Sequence[str], *, interrupted: Callable[[], bool] = lambda: False) -> int:
+    """Run one command line and return its exit code; errors are shown, never raised. `interrupted` = a Ctrl-C has come."""
+    from composer_replication.cli.flags import split_settings
+    from composer_replication.cli.problems import DONE, report
+    from composer_replication.core.errors import ComposerError
+
     as_json, debug = "--json" in argv, "--debug" in argv
     try:
         with split_settings(argv) as rest:
@@ -101,16 +114,41 @@ def run(argv: Sequence[str]) -> int:
     except KeyboardInterrupt as error:
         return report(error, as_json=as_json, debug=debug)
     except Exception as error:  # noqa: BLE001 - the top of the program: every error becomes a box and an exit code
+        if interrupted() and not isinstance(error, ComposerError):  # what an import makes of a Ctrl-C, e.g. a RuntimeError
+            return report(KeyboardInterrupt(), as_json=as_json, debug=debug)
         return report(error, as_json=as_json, debug=debug)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
+def _terminate(number: int, frame: FrameType | None) -> None:
     """What SIGTERM does: the same as Ctrl-C, once - a second one (`timeout` sends two) would cut short what ends the children."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
+class _CtrlC:
+    """What SIGINT does: KeyboardInterrupt, as ever; remembered, because an import may turn it into another error."""
+
+    came = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.came = True
+        raise KeyboardInterrupt
+
+
 def main() -> None:
-    """The `recompose` command."""
-    signal.signal(signal.SIGTERM, _interrupt)
-    sys.exit(run(sys.argv[1:]))
+    """The `recompose` command; a Ctrl-C during the first imports or after its work, or a second one, ends it without a traceback."""
+    code, ctrl_c = INTERRUPTED, _CtrlC()
+    try:
+        signal.signal(signal.SIGTERM, _terminate)
+        if signal.getsignal(signal.SIGINT) == signal.default_int_handler:  # else it is ignored, as with `&` in a script
+            signal.signal(signal.SIGINT, ctrl_c)
+        code = run(sys.argv[1:], interrupted=lambda: ctrl_c.came)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+    except Exception:
+        if not ctrl_c.came:
+            raise
+        sys.stderr.write("interrupted\n")
+    if ctrl_c.came:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends it at once: all that had to be done is done
+    sys.exit(code)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
@@ -35,6 +35,7 @@ class TrainPanel:
     def __init__(self, job: Job) -> None:
         self.job, self.began, self.seen = job, time.monotonic(), 0
         self.line: Mapping[str, Any] = {}
+        self.doing: Callable[[], str] = lambda: "getting ready"
         self.active: Counter[str] = Counter()
         self.success: list[float] = []
         self.monitor: list[float] = []
@@ -55,13 +56,17 @@ class TrainPanel:
         self.monitor += finite(line.get("health/monitor"))
         self.line = line
 
+    def progress(self, doing: Callable[[], str]) -> None:
+        """What the step is at from now on; it is asked for at every redraw."""
+        self.doing = doing
+
     def render(self) -> Group:
         """The panel as it is now, at most 80 columns wide."""
         return Group(self._clock(), *self._channels(), *([self._rollouts(), self._health()] if self.success else []))
 
     def _clock(self) -> Text:
         steps, done, spent = self.job.config.train.steps, int(self.line.get("step", 0)), time.monotonic() - self.began
-        left = f"eta {duration(spent / self.seen * (steps - done))}" if self.seen else "waiting for the first step"
+        left = f"eta {duration(spent / self.seen * (steps - done))}" if self.seen else f"waiting for the first step: {self.doing()}"
         return _row((f" step {done} of {steps}", "bold"), (f"   elapsed {duration(spent)}   {left}", ""))
 
     def _channels(self) -> list[Text]:
@@ -94,10 +99,10 @@ class TrainPanel:
 
 
 def shown_steps(job: Job) -> AbstractContextManager[Steps | TrainPanel]:
-    """The panel on a terminal; one line a step in a pipe, with --quiet and with --json."""
+    """The panel on a terminal; one line a step in a pipe, with --quiet and with --json; what both say of a step that takes long."""
     console, screen = job.screen.console, job.screen
     drawn = console.is_terminal and not console.is_dumb_terminal and not (console.quiet or screen.quiet or screen.json)
-    return TrainPanel(job) if drawn else nullcontext(Steps(job))
+    return TrainPanel(job) if drawn else Steps(job)
 
 
 def _warm(value: Any, limit: float) -> str:

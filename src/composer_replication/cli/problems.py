@@ -25,6 +25,12 @@ class UsageError(ComposerError, ValueError):
     exit_code = USAGE
 
 
+class InterruptedRunError(ComposerError, RuntimeError):
+    """A training run that Ctrl-C ended; it says which checkpoint stands and how to go on."""
+
+    exit_code = INTERRUPTED
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """An error ready to be shown, with the exit code it leads to."""
@@ -43,7 +49,7 @@ def describe(error: BaseException) -> Problem:
     'run: recompose sites'
     """
     if isinstance(error, ComposerError):
-        title = "stopped" if error.exit_code == STOPPED else "usage" if error.exit_code == USAGE else "problem"
+        title = "stopped" if error.exit_code in (STOPPED, INTERRUPTED) else "usage" if error.exit_code == USAGE else "problem"
         return Problem(what=error.what, where=error.where, fix=error.fix, title=title, exit_code=error.exit_code)
     if isinstance(error, CycloptsError):
         return Problem(what=str(error).strip(), fix="see: recompose --help, or recompose VERB --help", title="usage", exit_code=USAGE)

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import shlex
 from contextlib import ExitStack
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
-from composer_replication.cli.flags import Common, dotted_settings
+from composer_replication.cli.flags import Common
 from composer_replication.cli.forks import fork_producer
 from composer_replication.cli.gate import check_examples, kept_kinds, say_gate
-from composer_replication.cli.job import Job, open_job
+from composer_replication.cli.job import open_job
 from composer_replication.cli.panel import shown_steps
-from composer_replication.cli.student import FOLDER, TINY, built_tokenizer
-from composer_replication.cli.train_backends import check_backend, finished, with_trl
+from composer_replication.cli.resuming import chosen_run, say_resume, telling_how_to_resume
+from composer_replication.cli.train_backends import Launch, check_backend, finished, with_trl
+from composer_replication.cli.train_data import as_built, load_examples, tokenizer_of
+from composer_replication.cli.train_run import finish_dry, new_run
 from composer_replication.cli.train_text import show_event, show_plan
-from composer_replication.core.config.base import stage_seed
-from composer_replication.core.errors import DataError, need
-from composer_replication.core.rundir import RunDir, create_run, open_run
-from composer_replication.tokens.artefact import EXAMPLES, PAIRS, Dataset, load_dataset
-from composer_replication.tokens.hf import load_tokenizer
+from composer_replication.core.errors import need
+from composer_replication.tokens.artefact import Dataset
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.training.plan import check_plan
 
 
-def train(*, resume: Path | None = None, accept_changes: bool = False, name: str = "", common: Common = Common()) -> int:
+def train(*, resume: str = "", accept_changes: bool = False, name: str = "", common: Common = Common()) -> int:
     """Train the student on examples/ and, with rollouts.env, on what it does itself: a new run directory under runs/.
 
     Parameters
     ----------
     resume
-        Go on with this run directory (runs/latest works) from its newest checkpoint.
+        Go on with this run from its newest checkpoint: its folder, its name, or latest. The folder of one of its checkpoints goes on from
+        that one, and sets later ones aside.
     accept_changes
         Resume although settings differ from those of the run.
     name
@@ -41,9 +37,9 @@ def train(*, resume: Path | None = None, accept_changes: bool = False, name: str
     for package in ("torch", "transformers", "accelerate"):
         need(package, extra="train")
     live = bool(job.config.rollouts.env)
-    tokenizer = _tokenizer(job)
+    tokenizer = tokenizer_of(job)
     data = load_examples(job, tokenizer) if job.examples.is_dir() or not live else Dataset(examples=(), pairs=(), meta={})
-    job = _as_built(job, data)
+    job = as_built(job, data)
     config = job.config
     check_examples(job, data, kept := kept_kinds(job))
     job.tell_stale(*([job.examples.name] if data.meta else []))
@@ -55,25 +51,31 @@ def train(*, resume: Path | None = None, accept_changes: bool = False, name: str
         told = f"{len(forked.spots(data.examples))} imported sites, {config.train.fork_sites} of them a step"
         job.screen.line(f" fork     {told}: the student writes the message, its own failures are distilled")
     check_plan(config.train, examples=data.examples, pairs=data.pairs, imported=not live or config.train.lm_ce.weight > 0)
+    going_on = chosen_run(job, resume) if resume else None
+    if going_on is not None:
+        say_resume(job, *going_on)
     if job.dry_run:
-        return job.finish({"plan": plan}, wrote=[job.runs / (name or "<new run>")], next_command=job.command("train"))
+        return finish_dry(job, plan, data, going_on, name=name, accept_changes=accept_changes)
     from composer_replication.models.load import load_student
     from composer_replication.training.live import Live
     from composer_replication.training.loop import train as run_training
     from composer_replication.training.ranks import shared_run
     from composer_replication.training.world import open_world
 
+    job.screen.line(f" loading  the student {config.student.model}", style="dim")
     student = load_student(config.student, tokenizer=tokenizer, seed=config.seed)
-    run = open_run(resume) if resume is not None else shared_run(lambda: _new_run(job, data, name, sources))
+    run, step = going_on if going_on is not None else (shared_run(lambda: new_run(job, data, name, sources)), None)
+    launch: Launch = {"resume": going_on is not None, "resume_step": step, "accept_changes": accept_changes}
     job.screen.line(f" run      {run.path}   ({student.num_trainable} of {student.num_parameters} weights are trained)")
     if config.train.backend == "trl":
-        return with_trl(job, student, data, run, kept=kept, resume=resume is not None, accept_changes=accept_changes)
-    with ExitStack() as stack:
+        return with_trl(job, student, data, run, kept=kept, **launch)
+    with telling_how_to_resume(job, run, accept_changes=accept_changes), ExitStack() as stack:
         producer: Live | None = None
         if live:
             renderer = Renderer.for_tokenizer(tokenizer, family=config.student.template)
             world = stack.enter_context(open_world(config.rollouts.env))
             producer = Live(config=config, renderer=renderer, world=world, kept=kept)
+        shown = stack.enter_context(shown_steps(job))
         result = run_training(
             config,
             student=student,
@@ -83,51 +85,9 @@ def train(*, resume: Path | None = None, accept_changes: bool = False, name: str
             live=producer,
             forked=forked,
             reference=job.reference,
-            resume=resume is not None,
-            accept_changes=accept_changes,
-            on_step=stack.enter_context(shown_steps(job)),
+            **launch,
+            on_step=shown,
             on_event=lambda event: show_event(job, event),
+            on_progress=shown.progress,
         )
     return finished(job, result)
-
-
-def _as_built(job: Job, data: Dataset) -> Job:
-    """The job with the split that the examples were built with: the evaluation holds out what this run did not see."""
-    split = data.meta.get("held_out") or {}
-    if not split:
-        return job
-    held_out = job.config.held_out.model_copy(update={"by": split["by"], "fraction": split["fraction"]})
-    loaded = replace(job.loaded, config=job.config.model_copy(update={"held_out": held_out}))
-    return replace(job, loaded=loaded)
-
-
-def _tokenizer(job: Job) -> Any:
-    """The tokenizer that `build` used; where nothing was built, and the student only plays, that of the student's own folder."""
-    model = job.config.student.model
-    if job.config.rollouts.env and model != TINY and not job.examples.is_dir():
-        return load_tokenizer(model)
-    return built_tokenizer(job.examples, build_command=job.command("build"))
-
-
-def load_examples(job: Job, tokenizer: Any) -> Dataset:
-    """The data set, checked against the student that is about to be trained."""
-    wanted = job.config.student.model
-    own = tokenizer if wanted == TINY else load_tokenizer(wanted)
-    data = load_dataset(job.examples, tokenizer_sha256=Renderer.for_tokenizer(own, family=job.config.student.template).codec.sha256())
-    if data.meta["student"] != wanted:
-        built = data.meta["student"]
-        raise DataError(
-            f"the examples were built for {built!r}, the student is {wanted!r}", where=str(job.examples), fix=f"run: {job.command('build')}"
-        )
-    return data
-
-
-def _new_run(job: Job, data: Dataset, name: str, sources: tuple[Path, ...]) -> RunDir:
-    settings = [word for key, value in dotted_settings().items() for word in (f"--{key}", value)]
-    files = [word for path in job.loaded.files for word in ("-c", str(path.absolute()))]
-    named = ["--name", name] if name else []
-    command = shlex.join(["recompose", "train", *named, *files, "-o", str(job.work.absolute()), *settings])
-    inputs = [(job.examples / EXAMPLES, len(data.examples)), (job.examples / PAIRS, len(data.pairs)), (job.examples / FOLDER, 1)]
-    inputs = [*(inputs if data.meta else []), *((file, len(file.read_bytes().splitlines())) for file in sources)]
-    seed = stage_seed(job.config.seed, "train")
-    return create_run(job.runs, resolved=job.config.model_dump(mode="json"), command=command, seed=seed, inputs=inputs, name=name)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from composer_replication.cli.job import Job
 from composer_replication.cli.next_step import after_run, held_out_sessions
 from composer_replication.cli.panel import shown_steps
+from composer_replication.cli.resuming import telling_how_to_resume
 from composer_replication.cli.train_text import show_event
 from composer_replication.core.config.root import Config
 from composer_replication.core.rundir import RunDir
@@ -37,12 +38,20 @@ def check_backend(config: Config, data: Dataset) -> tuple[Path, ...]:
     return try_world(config.rollouts.env)
 
 
-def with_trl(job: Job, student: Student, data: Dataset, run: RunDir, *, kept: frozenset[str] | None, **launch: bool) -> int:
+class Launch(TypedDict):
+    """How a run is begun, or gone on with."""
+
+    resume: bool
+    resume_step: int | None
+    accept_changes: bool
+
+
+def with_trl(job: Job, student: Student, data: Dataset, run: RunDir, *, kept: frozenset[str] | None, **launch: Unpack[Launch]) -> int:
     """Train with TRL's GRPOTrainer taking the steps."""
     from composer_replication.training.backends.trl_run import train_with_trl
 
     renderer = Renderer.for_tokenizer(student.tokenizer, family=job.config.student.template)
-    with shown_steps(job) as on_step:
+    with telling_how_to_resume(job, run, accept_changes=launch["accept_changes"]), shown_steps(job) as on_step:
         result = train_with_trl(
             job.config,
             student=student,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import TracebackType
 from typing import Any
 
 from composer_replication.cli.figures import duration
@@ -74,14 +76,47 @@ def _say_plan(job: Job, data: Dataset, *, played: int) -> None:
 
 
 class Steps:
-    """Shows one line a step, key=value, so that it can be searched; the time left is that of the steps seen since this launch."""
+    """Shows one line a step, key=value, so that it can be searched; the time left is that of the steps seen since this launch.
 
-    def __init__(self, job: Job) -> None:
-        self.job, self.began, self.seen = job, time.monotonic(), 0
+    In between, every `every_s` seconds without a line, it says what the step is at, so that a long one does not look like one that hangs.
+    """
+
+    def __init__(self, job: Job, *, every_s: float = 10.0) -> None:
+        self.job, self.began, self.seen, self.done, self.every_s = job, time.monotonic(), 0, 0, every_s
+        self.doing: Callable[[], str] = lambda: "getting ready"
+        self._over, self._said = threading.Event(), time.monotonic()
+        self._thread = threading.Thread(target=self._wait, daemon=True)
+
+    def __enter__(self) -> Steps:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def progress(self, doing: Callable[[], str]) -> None:
+        """What the step is at from now on."""
+        self.doing = doing
+
+    def _wait(self) -> None:
+        while not self._over.wait(max(0.0, self._said + self.every_s - time.monotonic())):
+            if time.monotonic() - self._said >= self.every_s:
+                self._said = time.monotonic()
+                self.job.screen.line(f" ...      {self.waiting()}", style="dim")
+
+    def waiting(self) -> str:
+        """What is shown while no step ends.
+
+        Example: "step 1 of 20: forward and backward: part 3 of 12 (41s since the start)"
+        """
+        steps, spent = self.job.config.train.steps, time.monotonic() - self.began
+        at = f"step {self.done + 1} of {steps}" if self.done < steps else "after the last step"
+        return f"{at}: {self.doing()} ({duration(spent)} since the start)"
 
     def __call__(self, line: Mapping[str, Any]) -> None:
         """One step was taken."""
-        self.seen += 1
+        self.seen, self.done, self._said = self.seen + 1, int(line["step"]), time.monotonic()
         left = (time.monotonic() - self.began) / self.seen * (self.job.config.train.steps - line["step"])
         bad = any(line.get(f"{name}/status") in ("starved", "dead") for name in CHANNELS)
         self.job.screen.line(" " + step_text(line, left_s=left), style="red" if bad else "")
@@ -113,6 +148,8 @@ def show_event(job: Job, event: Mapping[str, Any]) -> None:
     """A warning at once, and how the forwards are laid out; the rest with --verbose."""
     if event["kind"] in ("starved", "dead", "clipped", "drift", "restored"):
         job.screen.line(f" WARNING  {event_text(event)}", style="bold red")
+    elif event["kind"] == "took_over":
+        job.screen.line(f" note     the launch before this one died: {event['owner']}; this one goes on in its place", style="yellow")
     elif event["kind"] == "start" and event.get("layout"):
         why = event.get("why_rows") or event.get("sharing")
         job.screen.line(f" layout   {event['layout']}{f': {why}' if why else ''}")

@@ -5,6 +5,7 @@
     │   └── UntrustedError                 a settings file that would run or send something, and that the user has not trusted
     ├── DataError          (ValueError)    a file or record that cannot be used
     │   ├── SessionError                   a Session that contradicts itself
+    │   ├── DamagedError                   a checkpoint that is not what was written
     │   ├── SecretsFoundError              what the user's own scanner objects to
     │   ├── SiteError                      a Site or Hint that contradicts its Session
     │   └── AlignmentError                 token views that do not line up
@@ -12,6 +13,8 @@
     ├── MissingExtraError  (ImportError)   an optional dependency that is not installed
     ├── SandboxError       (RuntimeError)  code that cannot be run safely here
     ├── TeacherError       (RuntimeError)  a model that was asked and gave no answer
+    ├── BusyError          (RuntimeError)  a folder that another process is working on
+    ├── UnwrittenError     (OSError)       what could not be written, e.g. because the disk is full
     ├── BudgetError        (RuntimeError)  the next call could cost more than is left
     └── StoppedError       (RuntimeError)  a run that a health rule stopped
 
@@ -22,6 +25,7 @@ Each class also inherits the standard exception that a caller would expect to ca
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from types import ModuleType
 
 
@@ -65,6 +69,14 @@ class SecretsFoundError(DataError):
     """Redacted data in which the user's own scanner (ingest.scanner) still finds something: it is not stored."""
 
 
+class DamagedError(DataError):
+    """A checkpoint that is not what was written, e.g. one with a file cut off; `before` is the newest earlier one that is whole."""
+
+    def __init__(self, what: str, *, where: str = "", fix: str = "", before: Path | None = None) -> None:
+        super().__init__(what, where=where, fix=fix)
+        self.before = before
+
+
 class SiteError(DataError):
     """A Site or Hint that contradicts its Session, e.g. evidence that is not later than the mistake."""
 
@@ -98,6 +110,14 @@ class TeacherError(ComposerError, RuntimeError):
     ) -> None:
         super().__init__(what, where=where, fix=fix)
         self.again, self.billed, self.wait_s, self.for_all = again, billed, wait_s, for_all
+
+
+class BusyError(ComposerError, RuntimeError):
+    """A folder that another process is working on, e.g. the same run resumed twice at once."""
+
+
+class UnwrittenError(ComposerError, OSError):
+    """What could not be written, e.g. because the disk is full; what stood there before is as it was."""
 
 
 class BudgetError(ComposerError, RuntimeError):

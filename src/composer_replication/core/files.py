@@ -7,6 +7,8 @@
 Files are 0600 and folders 0700 whatever the umask: logs of an agent hold what its user sees. What is not finished is called
 .NAME.PID-TOKEN.part and is held by a lock that the system lets go of when its process ends, however it ends. So a leftover is a scratch
 that nobody holds: `sweep` never takes away what a live process writes, in whatever container it runs. Links are not written through.
+What appears under its name is on the disk by then (fsync of the file, then of the folder's entry): after a power cut it is the old or the
+new one. Lines that are appended are not, until `sync` is called on their file.
 """
 
 from __future__ import annotations
@@ -64,12 +66,35 @@ def open_private(path: Path, flags: int) -> int:
 
 
 def append_text(path: Path, text: str) -> None:
-    """One write of whole lines: a reader, or a second writer, never sees a mixture."""
-    descriptor = open_private(path, os.O_WRONLY | os.O_APPEND)
+    """One write of whole lines: a reader, or a second writer, never sees a mixture. On a full disk: all of it, or nothing and OSError."""
+    descriptor, raw, written = open_private(path, os.O_WRONLY | os.O_APPEND), text.encode("utf-8"), 0
+    before = os.fstat(descriptor).st_size
     try:
-        os.write(descriptor, text.encode("utf-8"))
+        while written < len(raw):  # a disk that is almost full takes a part
+            written += os.write(descriptor, raw[written:])
+    except OSError as error:
+        if os.fstat(descriptor).st_size == before + written:
+            os.ftruncate(descriptor, before)
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         os.close(descriptor)
+
+
+def sync(path: Path) -> None:
+    """Have a file, or the names in a folder, on the disk before anything is built on them; what is not there is left out."""
+    with contextlib.suppress(FileNotFoundError, PermissionError):  # the second is Windows, which opens no folders
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def sync_all(folder: Path) -> None:
+    """`sync` for everything in a folder that a library wrote, and for the folder; links are left alone."""
+    for one in (*sorted(folder.rglob("*")), folder):
+        if not one.is_symlink():
+            sync(one)
 
 
 @contextmanager
@@ -96,7 +121,9 @@ def atomic_writer(path: Path) -> Iterator[TextIO]:
     with scratch_file(path) as (descriptor, scratch):
         with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n", closefd=False) as stream:
             yield stream
+        os.fsync(descriptor)
         os.replace(scratch, path)
+        sync(path.parent)
 
 
 @contextmanager
@@ -137,12 +164,14 @@ def write_text(path: Path, text: str) -> None:
 def settle(scratch: Path, path: Path) -> None:
     """Make a scratch folder, or a file in one, appear as `path` in place of what is there, for its owner only."""
     make_private(scratch)
+    sync_all(scratch) if scratch.is_dir() else sync(scratch)
     if path.is_dir() and not path.is_symlink():
         with scratch_folder(path) as aside:
             os.replace(path, aside / "old")
             os.replace(scratch, path)
     else:
         os.replace(scratch, path)
+    sync(path.parent)
 
 
 def make_private(path: Path) -> None:

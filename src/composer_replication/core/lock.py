@@ -1,35 +1,124 @@
-"""A folder that one process at a time may change."""
+"""A folder that one process at a time may change, and who that is.
+
+    with only_one(run.path, what="launch of this run") as before: ...     # `before` died in it, None where nobody did
+    owner_of(run.path)                                                    # who is at work there now, as far as this machine can know
+
+The lock is the folder itself: the system lets go of it when the process ends, however it ends. Its owner's name lies in .owner.json:
+process id, when that process began (ids are used again), host, and since when. What a dead owner left is taken over.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
-from composer_replication.core.errors import DataError
-from composer_replication.core.files import make_work
+from composer_replication.core.errors import BusyError
+from composer_replication.core.files import is_alive, make_folder, write_text
+
+try:
+    import fcntl
+except ImportError:  # Windows: the owner's name alone tells
+    fcntl = None
+
+OWNER = ".owner.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """A process that works on a folder; `began` are the clock ticks from the machine's start to its own, "" where nobody tells."""
+
+    pid: int
+    began: str
+    host: str
+    since: str
+
+    def text(self) -> str:
+        """Who it is, for an error.
+
+        >>> Owner(pid=4711, began="93218417", host="box", since="2026-11-20T14:02:11+00:00").text()
+        'process 4711 on box, since 2026-11-20T14:02:11+00:00'
+        """
+        return f"process {self.pid} on {self.host}, since {self.since}"
+
+    def is_at_work(self) -> bool:
+        """Whether it runs on this machine; False for one of another machine, of which nobody knows here."""
+        return self.host == platform.node() and is_alive(self.pid) and began(self.pid) == self.began
+
+
+def began(pid: int) -> str:
+    """When a process began; "" where the system does not tell, or nothing but its exit code is left of it."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]
 
 
 @contextmanager
-def only_one(folder: Path, *, what: str) -> Iterator[None]:
-    """While the block runs no other process changes this folder under the same lock; raises DataError where one does.
+def only_one(folder: Path, *, what: str) -> Iterator[Owner | None]:
+    """While the block runs no other process changes this folder under the same lock; raises BusyError, which says who holds it.
 
-    The lock is the folder itself: it ends with the process, however that ends, and leaves no file.
+    Yields the owner that died in it before, if one did.
     Example: with only_one(Path("recompose"), what="ingest"): ...
     """
+    make_folder(folder)
+    descriptor = None if fcntl is None else os.open(folder, os.O_RDONLY)
     try:
-        import fcntl
-    except ImportError:  # Windows: nothing to lock a folder with
-        yield
-        return
-    make_work(folder)
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+        if not _taken(folder, descriptor):
+            raise _busy(folder, what=what)
+        before, now = _read(folder), datetime.now(UTC).isoformat(timespec="seconds")
+        own = Owner(pid=os.getpid(), began=began(os.getpid()), host=platform.node(), since=now)
+        write_text(folder / OWNER, json.dumps(asdict(own)) + "\n")
+        try:
+            yield before
+        finally:
+            (folder / OWNER).unlink(missing_ok=True)
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def owner_of(folder: Path) -> Owner | None:
+    """Who is at work on a folder, as far as this machine can know; None where nobody is."""
+    found = _read(folder)
+    return found if found is not None and found.is_at_work() else None
+
+
+def need_free(folder: Path, *, what: str) -> None:
+    """Raise BusyError where a process of this machine is at work on a folder."""
+    if owner_of(folder) is not None:
+        raise _busy(folder, what=what)
+
+
+def _busy(folder: Path, *, what: str) -> BusyError:
+    """The error for who comes second."""
+    found = _read(folder)
+    who = f": {found.text()}" if found is not None else ""
+    return BusyError(f"another {what} is at work on this folder{who}", where=str(folder), fix="wait until it is done, or end it")
+
+
+def _taken(folder: Path, descriptor: int | None) -> bool:
+    """Whether nobody holds the folder; from then on we do."""
+    if fcntl is not None and descriptor is not None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise DataError(f"another {what} is at work on this folder", where=str(folder), fix="wait until it is done") from error
-        yield
-    finally:
-        os.close(descriptor)
+            return True
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass  # a file system without locks
+    return owner_of(folder) is None
+
+
+def _read(folder: Path) -> Owner | None:
+    """Whoever wrote the name last; None where nobody did, or the file is not whole."""
+    try:
+        return Owner(**json.loads((folder / OWNER).read_text("utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None

@@ -41,10 +41,13 @@ from composer_replication.core.files import (
     make_work,
     open_private,
     sweep,
+    sync,
 )
 from composer_replication.core.jsonl import dumps, write_json
+from composer_replication.core.lock import need_free, only_one
 
 LATEST = "latest"
+LAUNCH = "launch of this run"
 _PACKAGES = ("composer-replication", "torch", "transformers", "accelerate", "peft", "pydantic")
 _STEP = re.compile(r"step_(\d{6,})\Z")
 
@@ -159,11 +162,11 @@ class RunDir:
         """What run.json says."""
         if not self.run_json.exists():
             raise DataError("not a run directory: no run.json", where=str(self.path), fix="give a folder under runs/")
-        return json.loads(self.run_json.read_text(encoding="utf-8"))
+        return _object(self.run_json)
 
     def resolved(self) -> dict[str, Any]:
         """The settings that ran, as a plain dictionary."""
-        return json.loads(self.resolved_json.read_text(encoding="utf-8"))
+        return _object(self.resolved_json)
 
     def metrics(self) -> list[dict[str, Any]]:
         """One dictionary per step, in order; of a step that ran twice the later. A line still being written is left out."""
@@ -189,6 +192,11 @@ class RunDir:
         make_folder(path.parent)
         append_text(path, f"{_now()} {text}\n")
 
+    def sync(self) -> None:
+        """Have the lines written so far on the disk, and the folders' entries; every checkpoint and the end of a launch call it."""
+        for path in (self.metrics_jsonl, self.events_jsonl, self.path, self.checkpoints_dir):
+            sync(path)
+
     def update(self, **facts: Any) -> None:
         """Change fields of run.json, atomically."""
         write_json(self.run_json, {**self.info(), **facts})
@@ -197,8 +205,16 @@ class RunDir:
     def attempt(self) -> Iterator[int]:
         """One launch of the run: state "running" inside, afterwards "done", "stopped:..." or "crashed"; yields its number from 1.
 
-        Torn last lines and half-written files that a killed launch left are removed first; a torn line is an event.
+        One at a time: BusyError says who is at work already; the place of one that died is taken, which is an event. Torn last lines and
+        half-written files that a killed launch left are removed first; a torn line is an event.
         """
+        with only_one(self.path, what=LAUNCH) as before, self._launch() as number:
+            if before is not None:
+                self.add_event("took_over", owner=before.text(), attempt=number)
+            yield number
+
+    @contextmanager
+    def _launch(self) -> Iterator[int]:
         number = int(self.info().get("attempts", 0)) + 1
         self.update(state="running", attempts=number, pid=os.getpid(), ended=None)
         sweep(self.path, deep=True)
@@ -217,6 +233,7 @@ class RunDir:
             state = "stopped:interrupted"
             raise
         finally:
+            self.sync()
             self.update(state=state, ended=_now())
             make_private(self.path)  # what libraries wrote, too
 
@@ -252,6 +269,13 @@ def open_run(path: Path) -> RunDir:
     run = RunDir(path)
     run.info()
     return run
+
+
+def remove_run(path: Path) -> None:
+    """Remove a run, if it is there; raises BusyError where a process is at work on it."""
+    if path.exists():
+        need_free(path, what=LAUNCH)
+        shutil.rmtree(path)
 
 
 def sweep_work(work: Path) -> list[str]:
@@ -374,8 +398,20 @@ def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
     if not path.exists():
         return
     raw = path.read_bytes()
-    for line in raw[: raw.rfind(b"\n") + 1].splitlines():
-        yield json.loads(line)
+    for number, line in enumerate(raw[: raw.rfind(b"\n") + 1].splitlines(), 1):
+        try:
+            yield json.loads(line)
+        except ValueError as error:  # e.g. zeros, which some file systems leave where the power was cut
+            raise DataError(f"line {number} is damaged: {error}", where=f"{path}:{number}", fix="remove the line") from error
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """The JSON object that a file of a run holds."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError) as error:
+        said = "is missing" if isinstance(error, FileNotFoundError) else f"is damaged: {error}"
+        raise DataError(f"{path.name} {said}", where=str(path), fix="put it back from a copy, or start a new run") from error
 
 
 def _drop_torn_line(path: Path) -> int:

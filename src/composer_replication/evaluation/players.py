@@ -11,8 +11,8 @@ no signal, another start, other steps, or the same weights as the run that it is
 
 from __future__ import annotations
 
-import json
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from composer_replication.core.checkpoints import read_trainer, whole_checkpoint
 from composer_replication.core.config.rollouts import EvaluateSettings, RolloutSettings
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import DataError
@@ -64,16 +65,15 @@ class _Shown(Protocol):
 Row = TypeVar("Row", bound=_Shown)
 
 
-def player_of(run: RunDir, *, name: str) -> Player:
-    """The student of a run's newest checkpoint; raises DataError where the run kept none."""
-    kept = run.checkpoints()
-    if not kept:
-        raise DataError("the run kept no checkpoint", where=str(run.path), fix="train to the first checkpoint (train.checkpoint_every)")
-    steps, folder = kept[-1]
-    try:
-        start_sha256 = str(json.loads((folder / "trainer.json").read_text("utf-8"))["start_sha256"])
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"the checkpoint does not say what it started from: {error!r}", where=str(folder), fix="train again") from error
+def player_of(run: RunDir, *, name: str, step: int | None = None) -> Player:
+    """The student of a run's newest checkpoint, or of the one after `step` steps.
+
+    Raises DataError where the run kept none, DamagedError where a file of it is not what was written.
+    """
+    steps, folder = whole_checkpoint(run, step)
+    start_sha256 = str(read_trainer(folder).get("start_sha256", ""))
+    if not start_sha256:
+        raise DataError("the checkpoint does not say what it started from", where=str(folder), fix="train again")
     return Player(name=name, config=Config.model_validate(run.resolved()), checkpoint=folder, steps=steps, start_sha256=start_sha256)
 
 
@@ -167,5 +167,7 @@ def _in_order(one: Callable[[Player], Row], players: Sequence[Player], *, worker
         yield from map(one, players)
         return
     # Fresh processes: a fork of a process that has used PyTorch's threads may hang.
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    # Ctrl-C ends them at once: each would print a traceback of its own.
+    at_ctrl_c = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_DFL)}
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), **at_ctrl_c) as pool:
         yield from pool.map(one, players)

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from composer_replication.core.errors import DataError, need
+from composer_replication.core.errors import DamagedError, DataError, need
 from composer_replication.models.load import Student
 
 WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"
@@ -56,9 +57,7 @@ def save_served(model: Any, tokenizer: Any, folder: Path, *, template: str, end_
 def load_weights(student: Student, folder: Path) -> None:
     """Put the weights of `save_student` back into a student of the same shape; raises DataError unless all of them fit."""
     path = folder / (ADAPTER if student.lora else WEIGHTS)
-    if not path.exists():
-        raise DataError(f"no weights {path.name}", where=str(folder), fix="resume from another checkpoint")
-    tensors = load_file(str(path))
+    tensors = read_tensors(path)
     if student.lora:
         from peft import set_peft_model_state_dict
 
@@ -72,6 +71,15 @@ def load_weights(student: Student, folder: Path) -> None:
         raise DataError(
             f"the checkpoint is of another model: {first} does not fit", where=str(path), fix="resume with the run's own student"
         )
+
+
+def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a safetensors file; raises DamagedError where it is not there or not whole."""
+    try:
+        return load_file(str(path))
+    except (OSError, SafetensorError) as error:
+        what = f"{path.name} cannot be read: {error}" if path.exists() else f"{path.name} is missing"
+        raise DamagedError(what, where=str(path.parent), fix="go on from another checkpoint") from error
 
 
 def weights_sha256(model: Any) -> str:

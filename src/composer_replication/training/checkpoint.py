@@ -4,34 +4,36 @@
     step_000040/optimiser.safetensors     "<parameter>/exp_avg", "<parameter>/exp_avg_sq", "<parameter>/step"
     step_000040/references.safetensors    "<channel>/<weight>" of a reference that moves (hint.teacher = ema)
     step_000040/trainer.json              step, settings, hashes of data and start weights, means of channels and clip, health, good or not
-    rejected_step_000050/                 later than the one that a health rule went back to
+    step_000040/SHA256SUMS                the checksum of each of these files, checked before they are read (core/checkpoints.py)
+    rejected_step_000050/                 later than the one that a health rule, or --resume RUN/checkpoints/step_000040, went back to
 
 Random numbers and the sampler are functions of (seed, step, rank), so neither has state to save.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import Tensor
 
+from composer_replication.core.checkpoints import SCHEMA, TRAINER, UNSEALED, is_whole, read_trainer, seal
 from composer_replication.core.config.root import Config
-from composer_replication.core.errors import ConfigError, DataError
-from composer_replication.core.files import make_folder, make_private
+from composer_replication.core.errors import ConfigError, DamagedError, DataError, UnwrittenError
+from composer_replication.core.files import make_folder, make_private, sync, sync_all
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir, diff_settings
-from composer_replication.models.export import load_weights, save_student
+from composer_replication.models.export import load_weights, read_tensors, save_student
 from composer_replication.models.load import Student
 
-SCHEMA = 3
-OPTIMISER, REFERENCES, TRAINER = "optimiser.safetensors", "references.safetensors", "trainer.json"
+OPTIMISER, REFERENCES = "optimiser.safetensors", "references.safetensors"
 REJECTED = "rejected_"
 
 
@@ -48,29 +50,60 @@ def save_checkpoint(
     """Write the checkpoint after `step` steps, then remove all but the newest `keep` and the newest good one; returns its folder.
 
     `extra` are tensors that are neither weights nor optimiser state (`Trainer.extra_tensors`); `load_extra` reads them.
+    All of it is on the disk before it has its name, and so are the run's lines up to here. Raises UnwrittenError where there is no room
+    for it: the checkpoints before it stand as they were.
     """
     folder = run.checkpoint(step)
     scratch = folder.with_name(f".{folder.name}.part")
     sweep(run, keep=keep)
-    make_folder(scratch)
-    save_student(student, scratch)
-    names = {parameter: name for name, parameter in student.model.named_parameters()}
-    tensors = {
-        f"{names[parameter]}/{key}": value.detach().cpu().contiguous()
-        for parameter, slots in optimiser.state.items()
-        for key, value in slots.items()
-    }
-    save_file(tensors, str(scratch / OPTIMISER))
-    if extra:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in extra.items()}, str(scratch / REFERENCES))
-    write_json(scratch / TRAINER, {"schema": SCHEMA, "step": step, **state})
-    make_private(scratch)  # libraries wrote into it
+    with _Whole(run, scratch, step=step):
+        make_folder(scratch)
+        save_student(student, scratch)
+        names = {parameter: name for name, parameter in student.model.named_parameters()}
+        tensors = {
+            f"{names[parameter]}/{key}": value.detach().cpu().contiguous()
+            for parameter, slots in optimiser.state.items()
+            for key, value in slots.items()
+        }
+        save_file(tensors, str(scratch / OPTIMISER))
+        if extra:
+            save_file({name: tensor.detach().cpu().contiguous() for name, tensor in extra.items()}, str(scratch / REFERENCES))
+        write_json(scratch / TRAINER, {"schema": SCHEMA, "step": step, **state})
+        seal(scratch)
+        make_private(scratch)  # libraries wrote into it
+        sync_all(scratch)
+        run.sync()
     if folder.exists():  # a step that ran again after a resume
         _remove(folder)
     os.replace(scratch, folder)
+    sync(folder.parent)
     for old in _outdated(run, keep=keep):
         _remove(old)
     return folder
+
+
+class _Whole:
+    """While the block runs a checkpoint is written; where the system refuses that, what was written of it is removed, and said."""
+
+    def __init__(self, run: RunDir, scratch: Path, *, step: int) -> None:
+        self.run, self.scratch, self.step = run, scratch, step
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        # tokenizers raises a bare Exception with the system's words in it
+        if isinstance(error, (OSError, SafetensorError)) or (isinstance(error, Exception) and "(os error " in str(error)):
+            shutil.rmtree(self.scratch, ignore_errors=True)
+            kept = self.run.checkpoints()
+            stands = f"{kept[-1][1].name} stands as it was" if kept else "the run has no checkpoint yet"
+            what = f"the checkpoint after step {self.step} could not be written: {_words(error)}; {stands}"
+            fix = f"make room there, then resume: it goes on after step {kept[-1][0] if kept else 0}"
+            raise UnwrittenError(what, where=str(self.run.checkpoints_dir), fix=fix) from error
+
+
+def _words(error: BaseException) -> str:
+    """What the system said, e.g. "No space left on device"."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 
 def sweep(run: RunDir, *, keep: int) -> None:
@@ -97,16 +130,18 @@ def _outdated(run: RunDir, *, keep: int) -> list[Path]:
 
 def is_good(folder: Path) -> bool:
     """Whether no health rule was past half of its limit when the checkpoint was written; without live rollouts there is no such rule."""
-    path = folder / TRAINER
-    return path.exists() and bool(json.loads(path.read_text(encoding="utf-8")).get("good", True))
+    try:
+        return bool(read_trainer(folder).get("good", True))
+    except DamagedError:
+        return False
 
 
 def good_checkpoint(run: RunDir) -> tuple[int, Path]:
-    """(steps, folder) of the newest good checkpoint; raises DataError where there is none."""
-    good = [(step, folder) for step, folder in run.checkpoints() if is_good(folder)]
-    if not good:
+    """(steps, folder) of the newest good checkpoint whose files are those that were written; raises DataError where there is none."""
+    good = next(((step, folder) for step, folder in reversed(run.checkpoints()) if is_good(folder) and is_whole(folder)), None)
+    if good is None:
         raise DataError("no good checkpoint to go back to", where=str(run.checkpoints_dir), fix="start a new run")
-    return good[-1]
+    return good
 
 
 def set_aside(run: RunDir, *, after: int) -> list[str]:
@@ -126,13 +161,11 @@ def set_aside(run: RunDir, *, after: int) -> list[str]:
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """What trainer.json holds; raises DataError for another schema or a folder without it."""
-    path = folder / TRAINER
-    if not path.exists():
-        raise DataError("no trainer state", where=str(folder), fix="resume from another checkpoint")
-    state = json.loads(path.read_text(encoding="utf-8"))
-    if state.get("schema") != SCHEMA:
-        raise DataError(f"checkpoint schema {state.get('schema')!r}, this version reads {SCHEMA}", where=str(path), fix="start a new run")
+    """What trainer.json holds; raises DataError for another schema, DamagedError for a folder without it."""
+    state = read_trainer(folder)
+    if state.get("schema") not in (SCHEMA, UNSEALED):
+        what = f"checkpoint schema {state.get('schema')!r}, this version reads {UNSEALED} and {SCHEMA}"
+        raise DataError(what, where=str(folder / TRAINER), fix="start a new run")
     return state
 
 
@@ -140,10 +173,11 @@ def load_tensors(folder: Path, *, student: Student, optimiser: torch.optim.Optim
     """Put weights and optimiser state back; raises DataError where they are of another model."""
     load_weights(student, folder)
     parameters = dict(student.model.named_parameters())
-    for key, value in load_file(str(folder / OPTIMISER)).items():
+    for key, value in read_tensors(folder / OPTIMISER).items():
         name, slot = key.rsplit("/", 1)
-        if name not in parameters:
-            raise DataError(f"optimiser state of an unknown weight {name}", where=str(folder), fix="resume with the run's own student")
+        if name not in parameters or (slot != "step" and value.shape != parameters[name].shape):
+            what = f"the optimiser state is of another model: {name} does not fit"
+            raise DataError(what, where=str(folder / OPTIMISER), fix="resume with the run's own student")
         # AdamW keeps its step count on the CPU
         optimiser.state[parameters[name]][slot] = value if slot == "step" else value.to(parameters[name].device)
 
@@ -151,7 +185,7 @@ def load_tensors(folder: Path, *, student: Student, optimiser: torch.optim.Optim
 def load_extra(folder: Path) -> dict[str, Tensor]:
     """What `save_checkpoint` wrote as `extra`; empty where there was nothing."""
     path = folder / REFERENCES
-    return load_file(str(path)) if path.exists() else {}
+    return read_tensors(path) if path.exists() else {}
 
 
 def training_settings(config: Config) -> dict[str, Any]:

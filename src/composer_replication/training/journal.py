@@ -19,6 +19,8 @@ from composer_replication.rollouts.fork import Fork, fork_to_json
 FORKS = "forks"
 """Folder of the run that holds what the student wrote at imported sites (train.fork), one file a step, one line a message."""
 Listener = Callable[[dict[str, Any]], None]
+Doing = Callable[[], str]
+"""What is going on, in words, as of when it is asked, e.g. "playing: 412 tokens written"."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,6 +31,7 @@ class Journal:
     main: bool
     on_step: Listener | None = None
     on_event: Listener | None = None
+    on_progress: Callable[[Doing], None] | None = None
     number: int = 0
     noted: dict[str, Any] = field(default_factory=dict)
 
@@ -64,6 +67,11 @@ class Journal:
                 self.event(warning["status"], step=line["step"], **{k: v for k, v in warning.items() if k != "status"})
             if self.on_step is not None:
                 self.on_step(line)
+
+    def progress(self, doing: Doing) -> None:
+        """What the run is at from now on, for somebody who waits for the next line; nothing of it is written down."""
+        if self.main and self.on_progress is not None:
+            self.on_progress(doing)
 
     def tokens(self, step: int, table: list[dict[str, Any]]) -> None:
         """Per-token log-probs of the watched sites after `step` steps."""

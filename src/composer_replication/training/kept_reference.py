@@ -19,6 +19,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -68,7 +69,10 @@ def keep_reference(trainer: Trainer, pairs: Iterable[PreferencePair], *, folder:
     held = _from_main(_read(path, wanted) if path is not None and trainer.accelerator.is_main_process else {})
     missing = [name for name in wanted if name not in held]
     rank, world = trainer.accelerator.process_index, trainer.accelerator.num_processes
-    own = [(name, _score(trainer, wanted[name])) for name in missing[rank::world]]
+    own: list[tuple[str, Tensor]] = []
+    for number, name in enumerate(share := missing[rank::world], 1):
+        trainer.tell(partial("the start scores the pairs: {} of {}".format, number, len(share)))
+        own.append((name, _score(trainer, wanted[name])))
     made: dict[str, Tensor] = dict(gather_object(own))
     if made and path is not None and trainer.accelerator.is_main_process:
         _write(path, {**_read(path, None), **made})

@@ -9,13 +9,14 @@ repeats the killed one bit by bit on the same CPU.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator
 
+from composer_replication.core.checkpoints import whole_checkpoint
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError, DataError
@@ -31,6 +32,7 @@ from composer_replication.training.checkpoint import (
     load_tensors,
     read_state,
     save_checkpoint,
+    set_aside,
     sweep,
     training_settings,
 )
@@ -39,7 +41,7 @@ from composer_replication.training.generator import Generator
 from composer_replication.training.guard import Guard
 from composer_replication.training.hinting import check_views
 from composer_replication.training.identity import data_sha256, weights_sha256
-from composer_replication.training.journal import Journal, Listener
+from composer_replication.training.journal import Doing, Journal, Listener
 from composer_replication.training.kept_reference import KeptReference, keep_reference
 from composer_replication.training.live import Live, LiveStep, few
 from composer_replication.training.packing import sharing
@@ -78,15 +80,18 @@ def train(
     forked: Forked | None = None,
     reference: Path | None = None,
     resume: bool = False,
+    resume_step: int | None = None,
     accept_changes: bool = False,
     on_step: Listener | None = None,
     on_event: Listener | None = None,
+    on_progress: Callable[[Doing], None] | None = None,
 ) -> TrainResult:
     """Train `student` in place for config.train.steps steps and write the run directory.
 
     `reference` is the folder in which the reference's log-probs of the pairs are kept from run to run (None = each run makes its own).
 
-    `student` holds the start weights also when resuming (they are the frozen teacher); the newest checkpoint is loaded here.
+    `student` holds the start weights also when resuming (they are the frozen teacher); the newest checkpoint is loaded here,
+    or the one after `resume_step` steps: later ones are then set aside. `on_progress` is told what a step is at, several times a second.
     Raises StoppedError (exit code 3) where a channel stays starved or dead, or where a rule on the live policy is broken (the newest good
     weights are put back first), DataError where there is nothing to train on, ConfigError where an item does not fit into one forward.
     """
@@ -104,18 +109,18 @@ def train(
     sampler = _sampler(config, without_views(data[0]) if forked is not None else data[0], data[1], imported=imported)
     env_sha256 = "" if live is None else live.world.sha256()
     identity = {"data_sha256": data_sha256(examples, pairs), "start_sha256": weights_sha256(student.model), "env_sha256": env_sha256}
-    journal = Journal(run=run, main=accelerator.is_main_process, on_step=on_step, on_event=on_event)
+    journal = _journal(trainer, run, on_step=on_step, on_event=on_event, on_progress=on_progress)
     guard = Guard.of(trainer, live=live, journal=journal) if live is not None else None
     generator = Generator.of(config.rollouts, lora=student.lora, ranks=accelerator.num_processes) if guard is not None else None
     with journal.attempt():
         kept = _reference(trainer, sampler, folder=reference)
-        first = _resume(trainer, journal, identity, guard, accept_changes=accept_changes) if resume else 0
+        first = _resume(trainer, journal, identity, guard, step=resume_step, accept_changes=accept_changes) if resume else 0
         counted = {"ranks": accelerator.num_processes, "examples": len(examples), "pairs": len(pairs)}
         journal.event("start", step=first, **counted, **_layout(trainer, examples, pairs), **({} if kept is None else kept.facts))
         if guard is not None and first == 0:
             _checkpoint(trainer, journal, 0, identity, guard)
         sites = [] if not settings.hint.weight else watched(data[0]) if live is None else kept_watched(run) if first else []
-        line: dict[str, Any] = (run.metrics() or [{}])[-1] if first else {}
+        line: dict[str, Any] = next((m for m in reversed(run.metrics()) if m["step"] <= first), {}) if first else {}
         for step in range(first, settings.steps):
             drawn, drawn_pairs = sampler.step(step)
             drawn_pairs = drawn_pairs if kept is None else kept.told(drawn_pairs)
@@ -163,6 +168,13 @@ def _check_sources(
         raise ConfigError(what, where="rollouts.env", fix='set rollouts.env = "workshop", or train.policy.weight = 0')
 
 
+def _journal(trainer: Trainer, run: RunDir, **listeners: Any) -> Journal:
+    """The writer of this launch; what a step is at goes through it, too."""
+    journal = Journal(run=run, main=trainer.accelerator.is_main_process, **listeners)
+    trainer.tell = journal.progress
+    return journal
+
+
 def _layout(trainer: Trainer, examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair]) -> dict[str, Any]:
     """What is said of the layout when a run starts: why it is rows where a tree was asked for, else how much of the data shares a trunk."""
     if trainer.layout == "rows":
@@ -199,6 +211,8 @@ def _play(guard: Guard, generator: Generator | None, *, step: int) -> LiveStep:
     """The step's rollouts, by the weights as they are or by those that the server holds, looked at before anything is trained on them."""
     settings, rollouts, journal = guard.trainer.settings, guard.trainer.config.rollouts, guard.journal
     student = guard.trainer.student
+    meter, before = guard.live.meter, guard.live.meter.num_sampled
+    journal.progress(lambda: f"playing {rollouts.groups * rollouts.group_size} rollouts: {meter.num_sampled - before} tokens written")
     writer = student.model if generator is None else generator.writer(student, step=step, note=journal.event)
     made = guard.live.step(writer, step=step, kl=guard.start_kl)
     if step % settings.checkpoint_every == 0 or step + 1 == settings.steps:
@@ -206,12 +220,14 @@ def _play(guard: Guard, generator: Generator | None, *, step: int) -> LiveStep:
     if lost := lost_rollouts(made.rollouts):
         journal.event("lost", step=step, **lost)
     journal.note(made.facts)
+    journal.progress(lambda: "looking at the rollouts: KL, entropy, monitor tasks")
     journal.note(guard.look(made, step=step))
     return made
 
 
 def _fork(forked: Forked, trainer: Trainer, journal: Journal, spots: Sequence[TrainSpot], *, step: int) -> tuple[TrainingExample, ...]:
     """What the weights as they are write at imported sites; the examples of what they got wrong."""
+    journal.progress(lambda: "the student writes at imported sites")
     made = forked.step(trainer.student.model, spots, step=step)
     journal.note(made.facts)
     journal.forks(step, made.forks)
@@ -251,13 +267,18 @@ def _checkpoint(
     trainer.accelerator.wait_for_everyone()
 
 
-def _resume(trainer: Trainer, journal: Journal, identity: Mapping[str, str], guard: Guard | None, *, accept_changes: bool) -> int:
-    """Load the newest checkpoint; returns the number of steps it holds, 0 where the run was killed before its first."""
+def _resume(
+    trainer: Trainer, journal: Journal, identity: Mapping[str, str], guard: Guard | None, *, step: int | None, accept_changes: bool
+) -> int:
+    """Load the newest checkpoint, or the one after `step` steps, once its files are known to be those that were written.
+
+    Returns the number of steps it holds, 0 where the run was killed before its first.
+    """
     if journal.main:
         sweep(journal.run, keep=trainer.settings.keep_checkpoints)
-    if not (kept := journal.run.checkpoints()):
+    if step is None and not journal.run.checkpoints():
         return 0
-    step, folder = kept[-1]
+    found, folder = whole_checkpoint(journal.run, step)
     state = read_state(folder)
     changed = check_resume(state, settings=training_settings(trainer.config), identity=identity, accept_changes=accept_changes)
     load_tensors(folder, student=trainer.student, optimiser=trainer.optimiser)
@@ -271,8 +292,10 @@ def _resume(trainer: Trainer, journal: Journal, identity: Mapping[str, str], gua
         guard.health.restore(state["policy_health"])
     if changed and journal.main:
         write_json(journal.run.resolved_json, trainer.config.model_dump(mode="json"))
-    journal.event("resume", step=step, changed=changed)
-    return step
+    trainer.accelerator.wait_for_everyone()
+    aside = set_aside(journal.run, after=found) if journal.main and step is not None else []
+    journal.event("resume", step=found, changed=changed, **({"set_aside": aside} if aside else {}))
+    return found
 
 
 def _watch(trainer: Trainer, sites: list[TrainingExample]) -> list[dict[str, Any]]:

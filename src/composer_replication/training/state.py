@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -30,7 +30,7 @@ class Trainer:
     """The student and all that moves with it; `references` score without gradient, by channel.
 
     `layout` is how the forwards of a step are laid out, `why_rows` why it is not the tree that was asked for ("" where it is).
-    `start` is the other half of a trust region, `taid` the schedule of TAID where it moves.
+    `start` is the other half of a trust region, `taid` the schedule of TAID where it moves. `tell` hears what a step is at.
     """
 
     config: Config
@@ -44,6 +44,7 @@ class Trainer:
     why_rows: str = ""
     start: Reference | None = None
     taid: TaidSchedule | None = None
+    tell: Callable[[Callable[[], str]], None] = field(default=lambda doing: None)
     means: dict[Channel, RunningMean] = field(default_factory=lambda: {name: RunningMean() for name in CHANNELS})
 
     @property

@@ -19,6 +19,7 @@ import math
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -185,7 +186,8 @@ def accumulate(
     device = trainer.accelerator.device
     sums = torch.zeros(len(CHANNELS), 3, dtype=torch.float64, device=device)  # tokens, loss, squared norm
     told = torch.zeros(len(TOLD), 2, dtype=torch.float64, device=device)  # sum, number of values
-    for examples, pairs in micros:
+    for number, (examples, pairs) in enumerate(micros, 1):
+        trainer.tell(partial("forward and backward: part {} of {}".format, number, len(micros)))
         batch = collate(examples, pairs, pad_id=trainer.student.pad_id).to(device)
         uses = Uses.of(trainer.settings, trainer.weights, batch)
         with nullcontext() if scales is not None else torch.no_grad():  # to measure, leaves are enough

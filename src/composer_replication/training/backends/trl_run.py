@@ -18,9 +18,11 @@ from typing import Any
 
 import torch
 
+from composer_replication.core.checkpoints import UNSEALED, damage, damaged, seal, whole_checkpoint
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import DataError, need
+from composer_replication.core.files import sync_all
 from composer_replication.core.rundir import RunDir
 from composer_replication.losses.channel import CHANNELS
 from composer_replication.models.load import Student
@@ -32,7 +34,7 @@ from composer_replication.tokens.renderer import Renderer
 from composer_replication.training.backends.trl import ComposerReplicationTrainer
 from composer_replication.training.backends.trl_guard import Watch, WatchedTools
 from composer_replication.training.backends.trl_settings import SAID, refuse, trl_settings
-from composer_replication.training.checkpoint import check_resume, read_state, save_checkpoint, training_settings
+from composer_replication.training.checkpoint import check_resume, read_state, save_checkpoint, set_aside, training_settings
 from composer_replication.training.guard import Guard
 from composer_replication.training.identity import data_sha256, weights_sha256
 from composer_replication.training.journal import Journal, Listener
@@ -58,6 +60,7 @@ def train_with_trl(
     pairs: Sequence[PreferencePair] = (),
     kept: frozenset[str] | None = None,
     resume: bool = False,
+    resume_step: int | None = None,
     accept_changes: bool = False,
     on_step: Listener | None = None,
     on_event: Listener | None = None,
@@ -70,7 +73,7 @@ def train_with_trl(
     if not resume and run.metrics():
         raise DataError("this run has taken steps already", where=str(run.path), fix="resume it, or start a new run")
     identity = {"data_sha256": data_sha256((), pairs), "start_sha256": weights_sha256(student.model)}
-    last = _newest(run) if resume else None
+    last = newest(run, resume_step) if resume else None
     state = None if last is None else read_state(last.twin)
     if state is not None:
         check_resume(state, settings=training_settings(config), identity=identity, accept_changes=accept_changes)
@@ -87,6 +90,8 @@ def train_with_trl(
         trainer.add_callback(_on_save(keep, watch, config.train.steps))
         with journal.attempt():
             ranks, first = trainer.accelerator.num_processes, 0 if last is None else last.step
+            if resume_step is not None and journal.main and (aside := set_aside(run, after=first)):
+                journal.event("resume", step=first, set_aside=aside)
             journal.event("start", step=first, ranks=ranks, examples=0, pairs=len(pairs))
             journal.event("backend", name="trl", not_hosted=[f"{name}: {why}" for name, why in SAID.items()])
             if last is None:
@@ -136,12 +141,20 @@ class _Last:
     twin: Path
 
 
-def _newest(run: RunDir) -> _Last | None:
-    """The newest of TRL's checkpoints that has a twin: a later one was cut off while it was written, or belongs to refused weights."""
-    for step, twin in reversed(run.checkpoints()):
-        folder = run.path / TRL / f"checkpoint-{step}"
-        if folder.is_dir():
-            return _Last(step=step, folder=folder, twin=twin)
+def newest(run: RunDir, step: int | None = None) -> _Last | None:
+    """The newest of TRL's checkpoints that has a twin, or the one after `step` steps; both with every file checked.
+
+    A later one without a twin was cut off while it was written, or belongs to refused weights. Raises DamagedError as `whole_checkpoint`.
+    """
+    for at, twin in reversed(run.checkpoints()):
+        folder = run.path / TRL / f"checkpoint-{at}"
+        if folder.is_dir() and step in (None, at):
+            whole_checkpoint(run, at)
+            if read_state(twin)["schema"] != UNSEALED and (found := damage(folder)):
+                raise damaged(run, at, f"of {TRL}/{folder.name}, {found}")
+            return _Last(step=at, folder=folder, twin=twin)
+    if step is not None:
+        raise DataError(f"no checkpoint of TRL's after step {step}", where=str(run.path), fix="resume from another one")
     return None
 
 
@@ -199,6 +212,10 @@ def _watch(trainer: Any, *, config: Config, student: Student, optimiser: torch.o
 def _keep(watch: Watch, step: int, *, identity: dict[str, str], facts: Mapping[str, float]) -> None:
     """Write a checkpoint where the rest of the program looks for one; `facts` were measured of these weights."""
     guard = watch.guard
+    theirs = guard.journal.run.path / TRL / f"checkpoint-{step}"
+    if guard.journal.main and theirs.is_dir():
+        seal(theirs)
+        sync_all(theirs)
     held, journal = guard.trainer, guard.journal
     if journal.main:
         state = {"settings": training_settings(held.config), "backend": "trl", "good": guard.health.good, **identity}

@@ -1,0 +1,47 @@
+"""Which sessions a build holds out: counted, and refused where a fraction was asked for and holds out nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from typing import Any
+
+from composer_replication.cli.job import Job
+from composer_replication.core.codec import read_sessions
+from composer_replication.core.config.data import HeldOutSettings
+from composer_replication.core.errors import ConfigError
+from composer_replication.tokens.split import is_held_out, smallest_fraction, split_unit
+
+
+def split_counts(job: Job, settings: HeldOutSettings) -> dict[str, Any]:
+    """How many sessions, and units of the split, are trained on and held out.
+
+    Raises ConfigError where a fraction was asked for and holds out nothing, or everything.
+    """
+    sessions: Counter[bool] = Counter()
+    units: dict[bool, set[str]] = {True: set(), False: set()}
+    for session in read_sessions(job.sessions):
+        out = is_held_out(session, settings=settings)
+        sessions[out] += 1
+        units[out].add(split_unit(session, by=settings.by))
+    found = {
+        "by": settings.by,
+        "fraction": settings.fraction,
+        "train_sessions": sessions[False],
+        "held_out_sessions": sessions[True],
+        "train_units": len(units[False]),
+        "held_out_units": len(units[True]),
+    }
+    if settings.fraction and sum(sessions.values()) and not (sessions[True] and sessions[False]):
+        every, nouns = units[True] | units[False], {"repository": "repositories", "session": "sessions"}[settings.by]
+        took = "none" if not sessions[True] else "all"
+        what = f"held_out.fraction = {settings.fraction:g} holds out {took} of {len(every)} {nouns}, which are chosen by hash"
+        raise ConfigError(what, where="held_out", fix=_other_split(every, settings))
+    return found
+
+
+def _other_split(units: Collection[str], settings: HeldOutSettings) -> str:
+    """Which setting would hold something out."""
+    ways = [f"set held_out.fraction = {smallest_fraction(units):g}, the smallest that holds out one"] if len(units) > 1 else []
+    ways += ['set held_out.by = "session"'] if settings.by == "repository" else []
+    return " or ".join([*ways, "set held_out.fraction = 0 and do without an evaluation on logs"])

@@ -1,0 +1,119 @@
+"""A run or one of its checkpoints by name, and command lines that go on from it: after Ctrl-C, a full disk, a damaged checkpoint.
+
+run, step = chosen_run(job, "runs/a/checkpoints/step_000040")       # step is None for "latest", a name, or a run's folder
+with offering(job, "evaluate"): ...                                 # a damaged checkpoint: `recompose evaluate <the one before>`
+with telling_how_to_resume(job, run): ...                           # Ctrl-C and a full disk: `recompose train --resume ...`
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from composer_replication.cli.flags import TOP_LEVEL, dotted_settings
+from composer_replication.cli.job import Job
+from composer_replication.cli.problems import InterruptedRunError
+from composer_replication.cli.show_run import run_folder
+from composer_replication.core.checkpoints import whole_checkpoint
+from composer_replication.core.errors import DamagedError, UnwrittenError
+from composer_replication.core.lock import need_free
+from composer_replication.core.rundir import LAUNCH, RunDir, open_run
+from composer_replication.tokens.artefact import Dataset
+
+if TYPE_CHECKING:
+    from composer_replication.evaluation.players import Player
+
+_STEP = re.compile(r"step_(\d{6,})")
+
+
+def chosen_run(job: Job, wanted: str) -> tuple[RunDir, int | None]:
+    """A run by its folder, name, or "latest", and None; or by the folder of one of its checkpoints, and that one's number of steps."""
+    path = Path(wanted)
+    if path.parent.name == "checkpoints" and (match := _STEP.fullmatch(path.name)):
+        return open_run(path.parent.parent), int(match[1])
+    return open_run(run_folder(job, wanted)), None
+
+
+def resume_command(job: Job, path: Path, *, accept_changes: bool = False) -> str:
+    """The command line that goes on with a run, or from one of its checkpoints, with the settings of this call."""
+    settings = [word for key, value in dotted_settings().items() if key not in TOP_LEVEL[1:] for word in (f"--{key}", value)]
+    accept = ["--accept-changes"] * accept_changes
+    return f"{job.command('train')} {shlex.join(['--resume', _short(path), *settings, *accept])}"
+
+
+def chosen_player(job: Job, verb: str, wanted: str, *, name: str, words: str = "") -> tuple[RunDir, Player]:
+    """A run, and its student as of the checkpoint that is meant; a damaged one is told as `offering` does."""
+    from composer_replication.evaluation.players import player_of
+
+    run, step = chosen_run(job, wanted)
+    with offering(job, verb, words=words):
+        return run, player_of(run, name=name, step=step)
+
+
+@contextmanager
+def offering(job: Job, verb: str, *, words: str = "", accept_changes: bool = False) -> Iterator[None]:
+    """While the block runs, a damaged checkpoint is told with the command line that takes the one before it; `words` stand before it."""
+    try:
+        yield
+    except DamagedError as error:
+        if error.before is None:
+            raise
+        again = resume_command(job, error.before, accept_changes=accept_changes)
+        command = again if verb == "train" else f"{job.command(verb)} {words}{shlex.quote(_short(error.before))}"
+        fix = f"the one before it is whole; to go on from there: {command}"
+        raise DamagedError(error.what, where=error.where, fix=fix, before=error.before) from error
+
+
+@contextmanager
+def telling_how_to_resume(job: Job, run: RunDir, *, accept_changes: bool = False) -> Iterator[None]:
+    """While the block trains: whoever cuts it short is told which checkpoint stands, and the command line that goes on from it."""
+    command = resume_command(job, run.path, accept_changes=accept_changes)
+    try:
+        with offering(job, "train", accept_changes=accept_changes):
+            yield
+    except KeyboardInterrupt as error:
+        kept, lines = run.checkpoints(), run.metrics()
+        what = f"interrupted after step {lines[-1]['step']}" if lines else "interrupted before the first step was done"
+        stands = f"; the newest checkpoint is {_short(kept[-1][1])}" if kept else "; there is no checkpoint yet: it begins again"
+        raise InterruptedRunError(what + stands, where=_short(run.path), fix=f"to go on: {command}") from error
+    except UnwrittenError as error:
+        raise UnwrittenError(error.what, where=error.where, fix=f"make room there, then: {command}") from error
+
+
+def say_resume(job: Job, run: RunDir, step: int | None) -> None:
+    """Which run goes on, and from where; raises BusyError where another process is at work on it."""
+    need_free(run.path, what=LAUNCH)
+    kept = [pair for pair in run.checkpoints() if step in (None, pair[0])]
+    told = f"from {kept[-1][1].name}, {kept[-1][0]} of {job.config.train.steps} steps" if kept else "no checkpoint yet: from the first step"
+    later = ", ".join(path.name for at, path in run.checkpoints() if step is not None and at > step)
+    job.screen.line(f" resume   {_short(run.path)}   {told}{f'; set aside: {later}' if later else ''}")
+
+
+def check_resume_dry(job: Job, run: RunDir, step: int | None, data: Dataset, *, accept_changes: bool) -> dict[str, Any]:
+    """What a resume would go on from, and which settings have changed; refuses as it would, but for start weights, which are not loaded."""
+    from composer_replication.training.checkpoint import check_resume, read_state, training_settings
+    from composer_replication.training.identity import data_sha256
+
+    if step is None and not run.checkpoints():
+        return {"run": str(run.path), "checkpoint": None, "step": 0, "changed": []}
+    with offering(job, "train", accept_changes=accept_changes):
+        at, folder = whole_checkpoint(run, step)
+        state = read_state(folder)
+    identity = {name: str(state.get(name, "")) for name in ("start_sha256", "env_sha256")}
+    identity["data_sha256"] = data_sha256(() if job.config.train.backend == "trl" else data.examples, data.pairs)
+    changed = check_resume(state, settings=training_settings(job.config), identity=identity, accept_changes=accept_changes)
+    for line in changed:
+        job.screen.line(f" changed  {line}", style="yellow")
+    if not changed:
+        job.screen.line(" changed  no setting, no example: the checkpoint is whole and fits")
+    return {"run": str(run.path), "checkpoint": str(folder), "step": at, "changed": changed}
+
+
+def _short(path: Path) -> str:
+    """A path as it can be typed here."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

@@ -1,0 +1,195 @@
+"""`train --resume`: latest, a checkpoint, a dry run, Ctrl-C, a second launch; each names the command that goes on, and it works."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from composer_replication.cli.train_text import Steps
+from composer_replication.core.lock import OWNER, began
+from composer_replication.core.rundir import RunDir
+from tests.cli.test_panel import job_on
+from tests.cli.test_train_live import SETTINGS, tiny_student
+from tests.cli.workspace import Said, files, recompose
+from tests.training.test_resume import same
+
+pytestmark = pytest.mark.train
+STEPS = ("--train.steps", "3", "--train.checkpoint_every", "1")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A work folder with a run "first" of three steps, and a checkpoint after each of the last two, and the start."""
+    folder = tmp_path_factory.mktemp("trained")
+    student = tiny_student()
+    student.model.save_pretrained(str(folder / "student"))
+    student.tokenizer.save_pretrained(str(folder / "student"))
+    (folder / "recompose.toml").write_text(SETTINGS, "utf-8")
+    said = recompose("train", *STEPS, "--name", "first", cwd=folder)
+    assert said.code == 0, said.err
+    return folder
+
+
+@pytest.fixture
+def work(trained: Path, tmp_path: Path) -> Path:
+    shutil.copytree(trained, tmp_path / "w", symlinks=True)
+    return tmp_path / "w"
+
+
+def first(work: Path) -> RunDir:
+    return RunDir(work / "recompose" / "runs" / "first")
+
+
+def flat(said: Said) -> str:
+    """What was said on both streams, without the frames of boxes and the breaks in lines."""
+    return re.sub(r"\s+", " ", re.sub(r"[│╭╮╰╯─]", " ", said.out + said.err))
+
+
+def flip(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[-5] ^= 1
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize("wanted", ["latest", "first", "fir", "recompose/runs/latest", "recompose/runs/first"])
+def test_a_run_is_resumed_by_any_of_its_names(work: Path, wanted: str) -> None:
+    there = files(work)
+    said = recompose("train", *STEPS, "--resume", wanted, "--dry-run", cwd=work)
+    assert said.code == 0, said.err
+    assert "from step_000003, 3 of 3 steps" in said.out and "no setting, no example" in said.out
+    assert "would write  " in said.out and "runs/first" in said.out and "<new run>" not in said.out
+    assert files(work) == there
+
+
+def test_a_dry_run_says_what_changed_and_refuses_as_the_real_one_would(work: Path) -> None:
+    changed = ("--train.learning_rate", "0.5", "--resume", "latest", "--dry-run")
+    said = recompose("train", *STEPS, *changed, cwd=work)
+    assert said.code == 1 and re.search(r"train.learning_rate: [\d.e-]+ -> 0.5", flat(said)) and "--accept-changes" in flat(said)
+    value = recompose("train", *STEPS, *changed, "--accept-changes", "--json", cwd=work).value
+    assert value["resume"]["step"] == 3 and value["resume"]["checkpoint"].endswith("step_000003")
+    assert [line.split(":")[0] for line in value["resume"]["changed"]] == ["train.learning_rate"] and value["dry_run"] is True
+    assert recompose(*shlex.split(value["next"])[1:], "--dry-run", cwd=work).code == 0
+
+
+@pytest.mark.parametrize("verb", ["train", "export", "evaluate"])
+def test_a_damaged_checkpoint_is_named_and_the_command_for_the_one_before_works(work: Path, verb: str) -> None:
+    flip(first(work).checkpoint(3) / "model.safetensors")
+    words = [*STEPS, "--resume", "latest"] if verb == "train" else []
+    said = recompose(verb, *words, "--dry-run", cwd=work)
+    assert said.code == 1 and "model.safetensors is not what was written" in flat(said) and "step 3 is damaged" in flat(said)
+    offered = re.search(rf"to go on from there: recompose ({verb} .*step_000002.*?) *$", flat(said))
+    assert offered is not None
+    assert recompose(*shlex.split(offered[1]), "--dry-run", cwd=work).code == 0
+    if verb == "train":
+        before = [same(line) for line in first(work).metrics()]
+        assert recompose(*shlex.split(offered[1]), cwd=work).code == 0
+        assert [same(line) for line in first(work).metrics()] == before
+        assert sorted(p.name for p in first(work).checkpoints_dir.iterdir())[0] == "rejected_step_000003"
+
+
+def test_a_second_launch_is_told_who_is_at_work_before_anything_is_loaded(work: Path) -> None:
+    run, here = first(work), os.getppid()
+    owner = {"pid": here, "began": began(here), "host": os.uname().nodename, "since": "2026-11-20T14:02:11+00:00"}
+    (run.path / OWNER).write_text(json.dumps(owner), "utf-8")
+    for flags in ((), ("--dry-run",)):
+        said = recompose("train", *STEPS, "--resume", "latest", *flags, cwd=work)
+        assert said.code == 1 and f"process {here} on {owner['host']}, since 2026-11-20" in flat(said) and "loading" not in said.out
+
+
+def launched(work: Path, *words: str) -> subprocess.Popen[str]:
+    started = "from composer_replication.cli.main import main; print('started', flush=True); main()"
+    command = [sys.executable, "-c", started, "train", "--trust-settings", *words]
+    handler = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # noqa: E731 - ignored where the tests run in the background
+    process = subprocess.Popen(command, cwd=work, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=handler)
+    assert process.stdout is not None and process.stdout.readline() == "started\n"  # before that, Python's own start is interrupted
+    return process
+
+
+@pytest.mark.timeout(240)
+def test_ctrl_c_names_the_checkpoint_and_a_command_that_goes_on(work: Path) -> None:
+    many = ("--train.steps", "500", "--train.checkpoint_every", "1", "--train.health.monitor_tasks", "0", "--train.starved_steps", "1000")
+    process = launched(work, *many, "--name", "a b")
+    run = RunDir(work / "recompose" / "runs" / "a b")
+    deadline = time.monotonic() + 120
+    while len(run.checkpoints()) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    said = Said(0, *process.communicate(timeout=60))
+    assert process.returncode == 130 and "Traceback" not in said.err
+    steps, newest = run.metrics()[-1]["step"], run.checkpoints()[-1][1].name
+    assert f"interrupted after step {steps}; the newest checkpoint is recompose/runs/a b/checkpoints/{newest}" in flat(said)
+    again = shlex.split(flat(said)[flat(said).index("recompose train") :])[1:]
+    assert again[-2:] == ["--train.starved_steps", "1000"] and again[2:4] == ["--resume", "recompose/runs/a b"]
+    assert run.info()["state"] == "stopped:interrupted"
+    dry = recompose(*again, "--dry-run", cwd=work)
+    assert dry.code == 0 and f"from {newest}" in dry.out and "no setting, no example" in dry.out
+
+
+@pytest.mark.timeout(240)
+def test_ctrl_c_while_the_program_starts_ends_it_without_a_traceback(work: Path) -> None:
+    """Imports of libraries turn it into other errors now and then, so several moments are tried."""
+    for wait in (0.02, 0.1, 0.3, 0.7, 1.5, 2.5):
+        process = launched(work, "--train.steps", "100")
+        time.sleep(wait)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 130 and "interrupted" in err, err
+        assert "Traceback" not in err and "bug" not in err
+
+
+def test_an_import_that_turns_a_ctrl_c_into_another_error_is_still_an_interrupt(work: Path, repository_root: Path) -> None:
+    """As dataclasses' __set_name__ does on Python 3.11: RuntimeError from KeyboardInterrupt."""
+    code = (
+        "import os, signal, sys\n"
+        "from composer_replication.cli import main as program\n"
+        "def torn(argv):\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "    except KeyboardInterrupt as error:\n"
+        "        raise RuntimeError('Error calling __set_name__') from error\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "program._check_verb = torn\n"
+        "if sys.argv[1] == 'early':\n"
+        "    program.run = lambda argv, interrupted: torn(argv)\n"
+        "program.main()\n"
+    )
+    for place in ("early", "late"):
+        ended = subprocess.run([sys.executable, "-c", code, place], cwd=work, capture_output=True, text=True, timeout=60, check=False)
+        assert ended.returncode == 130 and "interrupted" in ended.stderr, ended.stderr
+        assert "Traceback" not in ended.stderr and "bug" not in ended.stderr
+
+
+def test_a_step_that_takes_long_says_what_it_is_at(tmp_path: Path) -> None:
+    out = io.StringIO()
+    with Steps(job_on(Console(file=out, width=120), tmp_path), every_s=0.05) as steps:
+        steps.progress(lambda: "forward and backward: part 3 of 12")
+        time.sleep(0.3)
+        steps({"step": 1})
+        steps.progress(lambda: "playing 4 rollouts: 7 tokens written")
+        time.sleep(0.3)
+    lines = out.getvalue().splitlines()
+    assert lines[0].startswith(" ...      step 1 of 4: forward and backward: part 3 of 12 (")
+    assert any(line.startswith(" ...      step 2 of 4: playing 4 rollouts: 7 tokens written (") for line in lines)
+    quiet = io.StringIO()
+    with Steps(job_on(Console(file=quiet, width=120), tmp_path, json=True), every_s=0.02):
+        time.sleep(0.2)
+    assert quiet.getvalue() == ""
+
+
+def test_a_run_tells_what_its_first_step_is_at(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr(Steps, "progress", lambda self, doing: heard.append(doing()))
+    assert recompose("train", "--train.steps", "1", cwd=work).code == 0
+    assert heard[0] == "playing 4 rollouts: 0 tokens written" and "looking at the rollouts: KL, entropy, monitor tasks" in heard
