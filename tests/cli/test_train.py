@@ -17,7 +17,7 @@ from composer_replication.cli import hints_audit
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import open_job
 from composer_replication.cli.student import make_tokenizer
-from composer_replication.core.codec import read_hints, record_to_json
+from composer_replication.core.codec import read_hints, read_sessions, record_to_json
 from composer_replication.core.config.data import HeldOutSettings
 from composer_replication.core.config.root import Config
 from composer_replication.core.jsonl import write_lines
@@ -26,7 +26,7 @@ from composer_replication.core.trace import Session, Text, Turn
 from composer_replication.evaluation.hint_lift import audit_hints
 from composer_replication.tokens.artefact import load_dataset
 from composer_replication.tokens.example import TrainingExample
-from composer_replication.tokens.split import is_held_out
+from composer_replication.tokens.split import is_held_out, smallest_fraction, split_unit, unit_number
 from tests.cli.test_ingest import log_lines
 from tests.cli.workspace import files, fill, inside, recompose, session
 from tests.training.test_ranks import free_port
@@ -80,15 +80,35 @@ def test_a_dry_run_of_build_counts_the_same_and_writes_nothing(work: Path) -> No
 
 
 def test_the_held_out_split_is_applied_and_printed(work: Path) -> None:
-    said = recompose("build", "--held_out.fraction", "0.6", "--held_out.by", "session", "--json", cwd=work)
-    out = said.value["held_out"]["held_out_sessions"]
-    assert said.value["examples"] == 2 - out and said.value["skipped"].get("session/held_out", 0) == out
-    many = [
-        recompose("build", "--held_out.fraction", f, "--held_out.by", "session", "--dry-run", "--json", cwd=work).value
-        for f in ("0.01", "0.99")
-    ]
-    assert [v["held_out"]["held_out_sessions"] for v in many] == [0, 2]
-    assert "held out" in recompose("build", "--held_out.fraction", "0.6", "--dry-run", cwd=work).out
+    numbers = sorted(unit_number(split_unit(s, by="session")) for s in read_sessions(work / "recompose" / "sessions.jsonl"))
+    between = f"{sum(numbers) / 2:.4f}"  # holds out one of the two
+    said = recompose("build", "--held_out.fraction", between, "--json", cwd=work)
+    assert said.value["held_out"]["by"] == "session" and said.value["held_out"]["held_out_sessions"] == 1
+    assert said.value["examples"] == 1 and said.value["skipped"]["session/held_out"] == 1
+    told = recompose("build", "--held_out.fraction", between, "--dry-run", cwd=work).out
+    assert "held out" in told and "by session, as there are fewer than 5 repositories" in " ".join(told.split())
+
+
+@pytest.mark.parametrize(
+    ("fraction", "by", "words"),
+    [("0.01", "session", "none of 2"), ("0.9999", "auto", "all of 2"), ("0.01", "repository", "none of")],
+)
+def test_a_split_that_holds_out_nothing_or_everything_is_refused_before_training(work: Path, fraction: str, by: str, words: str) -> None:
+    """It was told only after training, by an evaluation that found nothing to judge."""
+    there = files(work)
+    said = recompose("build", "--held_out.fraction", fraction, "--held_out.by", by, cwd=work)
+    told = " ".join(said.err.split())
+    assert said.code == 1 and f"holds out {words}" in told and files(work) == there
+    smallest = f"{smallest_fraction(split_unit(s, by='session') for s in read_sessions(work / 'recompose' / 'sessions.jsonl')):g}"
+    assert 'held_out.by = "session"' in told if by == "repository" else f"held_out.fraction = {smallest}" in told
+    fixed = recompose("build", "--held_out.fraction", smallest, "--held_out.by", "session", "--json", cwd=work)
+    assert fixed.value["held_out"]["held_out_sessions"] >= 1
+
+
+def test_a_run_has_the_split_of_its_examples(work: Path) -> None:
+    run = Path(recompose(*TRAIN, "--held_out.fraction", "0.5", "--json", cwd=work).value["run"])
+    run = run if run.is_absolute() else work / run
+    assert json.loads((run / "resolved.json").read_text("utf-8"))["held_out"] == {"by": "session", "fraction": 0.0}
 
 
 def test_train_writes_a_run_with_every_weighted_channel_active(work: Path) -> None:

@@ -21,7 +21,7 @@ from composer_replication.tokens.split import is_held_out
 from tests.rollouts.logged import renderer, said, session, site
 
 SETTINGS = EvaluateSettings(samples=400)
-BY_REPOSITORY = HeldOutSettings(fraction=0.5)
+BY_REPOSITORY = HeldOutSettings(by="repository", fraction=0.5)
 NAMES = {f"s{n}": f"acme/app{n // 3}" for n in range(30)}
 
 

@@ -17,7 +17,7 @@ def test_a_fraction_of_the_repositories_is_held_out_whole() -> None:
     held = {s.repository for s in SESSIONS if is_held_out(s, settings=by_repository)}
     kept = {s.repository for s in SESSIONS if not is_held_out(s, settings=by_repository)}
     assert not held & kept and 30 < len(held) < 70
-    assert held <= {s.repository for s in SESSIONS if is_held_out(s, settings=HeldOutSettings(fraction=0.5))}
+    assert held <= {s.repository for s in SESSIONS if is_held_out(s, settings=HeldOutSettings(by="repository", fraction=0.5))}
 
 
 def test_by_session_splits_sessions() -> None:
