@@ -259,3 +259,15 @@ def test_every_word_of_a_message_is_its_text() -> None:
     turn = calls("say", ("c", "Edit", {"a": ["x", 1, None], "b": {"c": True}}))
     assert turn_text(turn).split("\n") == ["say", "Edit", "a", "x", "1", "null", "b", "c", "true"]
     assert list(strings(1.5)) == ["1.5"]
+
+
+def test_what_the_failing_command_names_itself_is_not_offered() -> None:
+    """It exists, and the command failed with it: to use it is to do the same again."""
+    seen = did(("a", "Glob", {"pattern": "**"}), "/w/go/cmd/server/main.go\n/w/old/cmd/server/main.go")
+    error = "Exit code 1\ncat: /w/cmd/server: No such file or directory"
+    offered = []
+    for command in ("cat cmd/server", "cat go/cmd/server cmd/server"):
+        log = session(human("x"), *seen, calls(bash("w", command)), failed("w", error), cwd="/w")
+        (found,) = find(log)
+        offered.append([path.rstrip("/") for path in known_paths_near(site_context(log, found))])
+    assert offered == [["/w/go/cmd/server", "/w/old/cmd/server"], ["/w/old/cmd/server"]]

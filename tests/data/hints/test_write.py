@@ -229,7 +229,7 @@ def test_a_keyword_of_the_shell_is_not_said_to_be_missing(command: str, text: st
 @pytest.mark.parametrize(
     ("tool", "arguments", "text", "words"),
     [
-        ("Read", {"file_path": "a.txt", "limit": 500}, "File content (31441 tokens) exceeds maximum allowed tokens", "Read fewer lines"),
+        ("Read", {"file_path": "a.txt", "limit": 500}, "File content (31441 tokens) exceeds maximum allowed tokens", "search in it"),
         ("Bash", {"command": "ls; echo ==="}, "Exit code 1\n(eval):1: == not found", "begins with an equals sign"),
         ("Bash", {"command": "npm run tset"}, "Exit code 1\nnpm error Missing script: tset", "List the tasks or scripts"),
         ("Bash", {"command": "git show v1:a.md"}, "Exit code 128\nfatal: path 'a.md' exists on disk, but not in 'v1'", "git ls-tree"),
@@ -268,7 +268,7 @@ def test_an_explored_path_has_a_hint_where_it_is_trained_on() -> None:
     assert report(log).hints == ()
     sites = find(log, explored_paths="mistake")
     assert [h.text for h in write_hints(log, sites, settings=HintsSettings()).hints] == [
-        "Paths seen so far that exist: /w/src/app.py. Use one of these, or list the folder first."
+        "Paths seen so far that exist: /w/src/app.py. Use one of these if it is what is meant; else list the folder first."
     ]
 
 

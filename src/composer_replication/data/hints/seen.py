@@ -159,16 +159,24 @@ def known_paths_near(context: SiteContext, *, limit: int = MAX_PATHS) -> list[st
     found = places(context)
     wrong_full, is_program = _wrong_in_full(context, wrong, found.cwd)
     scored: dict[str, tuple[float, str]] = {}
+    named = _operands(context, found.cwd)  # what the failing command names already was no help
     candidates = found.names.items() if is_program else _with_folders(found.names, name=posixpath.basename(wrong_full))
     for full, path in candidates:
         score = _nearness(wrong_full, full)
         path = full if path.rstrip("/") == wrong.rstrip("/") else path  # the same words again would say nothing: from where they hold
-        if score > 0 and full != wrong_full and (full not in scored or len(path) < len(scored[full][1])):
+        if score > 0 and full != wrong_full and full not in named and (full not in scored or len(path) < len(scored[full][1])):
             scored[full] = (score, path)
     best = sorted(scored.values(), key=lambda item: (-item[0], item[1]))
     if best and best[0][0] >= 2:  # a real namesake stands there: files that only share the folder would drown it
         best = [item for item in best if item[0] >= 1]
     return [path for _, path in best[:limit]]
+
+
+def _operands(context: SiteContext, cwd: str | None) -> frozenset[str]:
+    """The paths, in full, that a failing shell command names itself; none for another tool."""
+    command = shell_command(context.call.name, context.call.arguments) if context.call else None
+    words = [word for simple in parse(command).simple for word in simple.operands] if command is not None else []
+    return frozenset(full for word in words if (full := resolve(word, cwd)) is not None)
 
 
 def _with_folders(names: dict[str, str], *, name: str) -> Iterator[tuple[str, str]]:

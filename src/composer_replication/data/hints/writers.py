@@ -38,7 +38,7 @@ TEMPLATES: dict[str, str] = {
     "well_formed_call": "Write each tool call as one complete JSON object, in the form in which calls are written here.",
     "tool_schema": "Reminder: the tool {tool} takes {fields}.",
     "tool_used_before": "Reminder: calls of {tool} that worked in this session used the arguments {fields}.",
-    "known_paths": "Paths seen so far that exist: {paths}. Use one of these, or list the folder first.",
+    "known_paths": "Paths seen so far that exist: {paths}. Use one of these if it is what is meant; else list the folder first.",
     "make_folder": "A file can only be written into a folder that exists: create the folder of {name} first.",
     "reread": ("Before editing {name}, read the region you are about to change and copy the old text from it exactly, blanks included."),
     "copy_exactly": "The text to replace in {name} was read above: copy it from that result exactly, blanks included.",
@@ -47,8 +47,8 @@ TEMPLATES: dict[str, str] = {
         "The text you are about to replace stands in {name} more than once: include the lines around it, or replace all on purpose."
     ),
     "edit_no_change": "The new text must differ from the old text; check whether the change to {name} is already there.",
-    "too_large": "{name} is too large to read at once: read a part of it by line range, or search in it.",
-    "too_large_part": "Read fewer lines of {name} at a time, or search in it.",
+    "too_large": "{name} is too large to read at once: search in it, or read a part of it by line range.",
+    "too_large_part": "This much of {name} is too large as well: search in it for what is needed, or read far fewer lines.",
     "is_directory": "{name} is a directory: list its files instead of reading it as one.",
     "repeated_call": (
         "This call was already made {ago} messages above with the same arguments and nothing has changed since: its result is in view."
