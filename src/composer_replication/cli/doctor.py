@@ -17,6 +17,7 @@ from composer_replication.cli.job import Job, settings_only
 from composer_replication.cli.next_step import next_step
 
 TRAIN_PACKAGES = ("torch", "transformers", "accelerate", "peft", "safetensors")
+NEED_TRAIN = frozenset({"demo", "build", "train", "evaluate", "export", "hints --audit"})
 INSTALL_TRAIN = "pip install 'composer-replication[train]'"
 KEPT_DAYS = 30  # Claude Code deletes its logs after so many days unless told otherwise
 LOW_DISK_GB = 5.0
@@ -38,8 +39,9 @@ def doctor(*, common: Common = Common()) -> int:
     findings = [*packages(), gpu(), logs(job), disk(job), settings(job)]
     works = {f.name: f.ok for f in findings}
     can_train = all(works[name] for name in TRAIN_PACKAGES if name != "peft")
-    verbs = {verb: True for verb in ("ingest", "sites", "hints", "replay", "show", "init", "trust")}
-    verbs |= {verb: can_train for verb in ("hints --audit", "build", "train", "demo")}
+    from composer_replication.cli.main import VERBS  # main loads this module
+
+    verbs = {verb: can_train or verb not in NEED_TRAIN for verb in (*VERBS, "hints --audit")}
     job.screen.table([("ok" if f.ok else "--", f.name, f.found, f.fix) for f in findings], head=("", "what", "found", "fix"))
     job.screen.line()
     job.screen.table([("ok" if ok else "--", verb, "" if ok else INSTALL_TRAIN) for verb, ok in verbs.items()], head=("", "verb", "fix"))

@@ -2,8 +2,8 @@
 
     token("npm_token", "npm_", W + "{36}")      ->  a Rule that is tried wherever "npm_" stands in a long run of letters
 
-Prefixes and lengths are facts that vendors publish; they were gone through kind by kind in the rule sets of gitleaks, trufflehog,
-detect-secrets and kingfisher (docs/redaction.md). A row with its own letters needs no name beside it.
+Prefixes and lengths are facts that vendors publish; they were gone through kind by kind in the rule sets of gitleaks, trufflehog
+and kingfisher (docs/redaction.md). A row with its own letters needs no name beside it.
 """
 
 from __future__ import annotations
