@@ -41,7 +41,9 @@ def show_reading(screen: Screen, reports: Sequence[FileReport], counts: Mapping[
     screen.table(shown, head=("file", "", "records", "sessions", "calls", "errors"))
     if len(rows) > len(shown):
         screen.line(f" ... and {len(rows) - len(shown)} more files (-v)")
-    screen.line(f"\n {counts['sessions']} sessions  {counts['turns']} turns  {counts['calls']} tool calls")
+    read, several = sum(r.status == "read" for r in reports), sum(len(r.session_names) > 1 for r in reports)
+    more = f" in {read} files, {several} of which hold several" if several else ""
+    screen.line(f"\n {counts['sessions']} sessions{more}  {counts['turns']} turns  {counts['calls']} tool calls")
     if requests := sum(r.num_requests for r in reports):
         screen.line(f" context  verified {sum(r.num_verified for r in reports)} of {requests} prompts that these logs hold word for word")
     for name, told in left_out(reports).items():
