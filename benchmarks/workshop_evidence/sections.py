@@ -112,8 +112,8 @@ Read this first:
   it belongs to. No health rule ends an arm here, but for `collapse_stopped`.
 - **One looser rule.** The demo stops at a KL to the start of 0.6 nats per token, not at the usual 0.3: three habits are changed on
   purpose, and a healthy run of all three channels was seen to reach 0.35. `collapse_stopped` has the usual limit.
-- **What changed on 2026-11-22.** Before, every step's gradient was clipped to one length, so that neither the fading of the hint channel nor
-  Dr.GRPO's division by flat groups reached the weights, and the hint's mean was over tokens. With both mended the rows with a hint or a
+- **What changed on 2026-11-22.** Before, every step's gradient was clipped to one length, so that neither the fading of the hint channel
+  nor Dr.GRPO's division by flat groups reached the weights, and the hint's mean was over tokens. With both mended the rows with a hint or a
   policy learn somewhat less in as many steps: late steps, with few mistakes or few groups that differ, now move the weights less. Earlier
   pages gave intervals over tasks alone; with those over seeds fewer differences are told apart.
 - **Many comparisons.** No correction is made for their number: of twenty differences that are none, one interval is expected to

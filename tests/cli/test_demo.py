@@ -98,7 +98,7 @@ def test_the_same_seed_gives_the_same_table_and_json_prints_it(shown: tuple[Path
     said = play(tmp_path, "--json")
     assert (said.code, said.err) == (0, "")
     table = table_of(tmp_path)
-    beside = {"seconds", "dry_run", "wrote", "next"}
+    beside = {"seconds", "dry_run", "wrote", "next", "settings_read"}
     assert {k: v for k, v in said.value.items() if k not in beside} == table and beside <= set(said.value)
     assert table == table_of(shown[0])
     assert list(said.value["seconds"]) == list(dict.fromkeys(v for v in VERBS_OF_THE_DEMO))
@@ -124,6 +124,7 @@ def test_with_json_every_verb_prints_one_object_and_nothing_else(shown: tuple[Pa
         "demo": [["--dry-run"]],
         "doctor": [[]],
         "init": [["-o", str(tmp_path / "other")], ["--schema"]],
+        "trust": [["--list"]],
         "ingest": [[]],
         "sessions": [[]],
         "sites": [[]],
@@ -149,7 +150,7 @@ def test_with_json_every_verb_prints_one_object_and_nothing_else(shown: tuple[Pa
 def test_logs_only_records_and_leaves_the_rest_to_be_typed(tmp_path: Path) -> None:
     said = recompose("demo", "--logs-only", "--logs", "4", cwd=tmp_path)
     assert said.code == 0 and said.out.rstrip().splitlines()[-1].strip() == "next   recompose ingest -c demo/recompose.toml"
-    assert {name.split("/")[0] for name in files(tmp_path / "demo")} == {"recompose.toml", "logs"}
+    assert {name.split("/")[0] for name in files(tmp_path / "demo")} == {"recompose.toml", "logs", ".gitignore"}
     settings = load_config([tmp_path / "demo" / "recompose.toml"], start=tmp_path).config
     assert Path(settings.student.model) == shipped(STUDENT) and settings.rollouts.env == "workshop"
     assert recompose("ingest", "-c", "demo/recompose.toml", cwd=tmp_path).code == 0

@@ -23,7 +23,7 @@ TERMINATED = """
 import sys, time
 from pathlib import Path
 from composer_replication.cli import main, demo_controls
-def run(argv):
+def run(argv, **_):
     with demo_controls.Controls(Path("x.toml"), {"a": (), "b": ()}, log=Path(sys.argv[1])) as controls:
         while not controls._children:
             time.sleep(0.01)

@@ -66,7 +66,7 @@ def test_three_stages_find_the_mistaken_message_and_hint_at_it(logs: Path, tmp_p
     (site,) = read_sites(tmp_path / "recompose" / "sites.jsonl")
     assert (site.turn, site.call_id, site.kind, site.category, site.author) == (3, "c2", "edit_no_match", "mistake", MODEL)
     said = recompose("hints", cwd=tmp_path)
-    assert said.code == 0 and "next   recompose build" in said.out
+    assert said.code == 0 and "next   recompose report" in said.out
     (hint,) = read_hints(tmp_path / "recompose" / "hints.jsonl")
     assert hint.site_id == site.id and hint.text in recompose("show", "site", "s001", "--full", "--json", cwd=tmp_path).value["hint"]
 

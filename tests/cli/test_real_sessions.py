@@ -16,7 +16,7 @@ def test_real_sessions_train_every_weighted_channel(log_folders: tuple[Path, ...
     assert recompose("sites", "--json", cwd=tmp_path).value["num_mistakes"] > 20
     assert recompose("hints", "--json", cwd=tmp_path).value["hints"] > 10
     whole = recompose("build", "--build.max_tokens", "16384", "--json", "--dry-run", cwd=tmp_path).value
-    assert whole["views_with_evidence"] == whole["views"] >= 8 and whole["hinted_sites"] > whole["views"]
+    assert whole["views_with_evidence"] == whole["views"] >= 8 and whole["hinted_sites"] >= whole["views"]
     flags = ("--build.max_tokens", "1024", "--build.without_evidence", "keep")  # a window this short holds hardly any evidence
     built = recompose("build", *flags, "--json", cwd=tmp_path).value
     assert built["views_with_evidence"] < built["views"]

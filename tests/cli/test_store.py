@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from composer_replication.core.codec import read_sessions
-from composer_replication.core.errors import DataError
+from composer_replication.core.errors import BusyError
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.lock import only_one
 from composer_replication.core.trace import Session
@@ -189,7 +189,7 @@ def test_two_at_once_are_told(here: Path) -> None:
     with only_one(here / "recompose", what="ingest"):
         said = recompose("ingest", "logs", cwd=here)
         assert said.code == 1 and "another ingest" in said.err
-        with pytest.raises(DataError), only_one(here / "recompose", what="ingest"):
+        with pytest.raises(BusyError), only_one(here / "recompose", what="ingest"):
             pass
     ingest(here)
 

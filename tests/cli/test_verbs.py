@@ -99,7 +99,7 @@ def test_exit_codes_follow_the_kind_of_error() -> None:
 def test_out_leads_to_the_same_folder_in_the_next_command(tmp_path: Path) -> None:
     fill(tmp_path / "w", [session()])
     said = recompose("hints", "-o", "w", cwd=tmp_path)
-    assert said.code == 0 and "next   recompose build -o w" in said.out
+    assert said.code == 0 and "next   recompose report -o w" in said.out
 
 
 def test_quiet_says_only_what_was_written(tmp_path: Path) -> None:

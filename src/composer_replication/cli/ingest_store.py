@@ -13,7 +13,7 @@ from pathlib import Path
 
 from composer_replication.cli.job import Job
 from composer_replication.cli.problems import UsageError
-from composer_replication.core.files import scratch_folder, settle
+from composer_replication.core.files import open_private, scratch_folder, settle
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.pseudonyms import store_key
 from composer_replication.core.redact import Redactor
@@ -89,7 +89,7 @@ def _replace(job: Job, write: Callable[..., int]) -> None:
     """Write the store anew beside the old one; the scanner of the user's own has the last word."""
     with scratch_folder(job.sessions) as folder:
         unseen = folder / job.sessions.name
-        with unseen.open("wb") as stream:
+        with os.fdopen(open_private(unseen, os.O_WRONLY), "wb") as stream:
             write(stream)
             stream.flush()
             os.fsync(stream.fileno())  # the old store may hold what no log does any more

@@ -13,14 +13,13 @@ found to itself and write a report, of which the kinds and lines are told.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from composer_replication.core.errors import ConfigError, SecretsFoundError
+from composer_replication.core.files import scratch_folder
 from composer_replication.core.surroundings import program_environment
 
 PLACE, REPORT = "{file}", "{report}"
@@ -66,26 +65,23 @@ def check_file(path: Path, *, command: Sequence[str], timeout_s: float = 600.0) 
 
 def _check_by_name(path: Path, name: str, *, timeout_s: float) -> None:
     """Run a scanner of BY_NAME and read its report; a fault of the scanner's own is no clean bill."""
-    handle, report = tempfile.mkstemp(suffix=".json", prefix=".scan-", dir=path.parent)  # readable by its owner only
-    os.close(handle)
-    try:
-        line = [part.replace(REPORT, report) for part in command_line(BY_NAME[name], path)]
+    with scratch_folder(path.with_name("scan")) as folder:
+        report = folder / "report.json"
+        line = [part.replace(REPORT, str(report)) for part in command_line(BY_NAME[name], path)]
         done = _run(line, timeout_s=timeout_s)
         if done.returncode not in (0, FOUND):
             what = f"the scanner {name!r} failed (exit code {done.returncode})"
             raise ConfigError(
                 what, where=SETTING, fix=f"run it by hand: {' '.join(line[:3])} ...; it has to know these options (8.19 or later)"
             )
-        kinds = _kinds_of(Path(report), name)
-    finally:
-        Path(report).unlink(missing_ok=True)
+        kinds = _kinds_of(report, name)
     if kinds or done.returncode:
         raise _objection(f"{name!r}", ", ".join(f"{kind}: {number}" for kind, number in kinds.most_common()) or "no report")
 
 
 def _kinds_of(report: Path, name: str) -> Counter[str]:
     """How many findings of each rule a report of gitleaks holds; what was found is not looked at."""
-    text = report.read_text("utf-8", "replace")
+    text = report.read_text("utf-8", "replace") if report.exists() else ""
     try:
         rows = json.loads(text) if text.strip() else []
         return Counter(str(row["RuleID"]) for row in rows or [])

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from composer_replication.core.errors import DataError
+from composer_replication.core.files import make_folder
 
 try:
     import fcntl
@@ -64,7 +65,7 @@ def held_alone(path: Path, *, what: str) -> Iterator[None]:
     The file is removed at the end. One that a dead process left is taken over; where that cannot be known it has to be removed by hand.
     Example: with held_alone(Path("recompose/.replay.lock"), what="replay"): ...
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     descriptor = _claimed(path, what)
     try:
         os.ftruncate(descriptor, 0)
