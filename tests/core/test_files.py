@@ -119,7 +119,7 @@ def hold(folder: str, ready: multiprocessing.synchronize.Event) -> None:  # type
 def test_leftovers_of_a_killed_process_go_and_those_of_a_live_one_stay(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
-    writer = context.Process(target=hold, args=(str(tmp_path), ready))
+    writer = context.Process(target=hold, args=(str(tmp_path), ready), daemon=True)
     writer.start()
     assert ready.wait(60) and writer.pid
     halves = {path.name for path in tmp_path.rglob("*.part")}
