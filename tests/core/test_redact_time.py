@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import time
 from collections.abc import Iterator
 
@@ -152,12 +153,16 @@ def hostile(word: str, rng: random.Random) -> Iterator[str]:
 
 
 def seconds(text: str) -> float:
-    """CPU time of one look at a text, the better of two."""
-    best = float("inf")
-    for _ in range(2):
-        start = time.process_time()
-        find_secrets(text)
-        best = min(best, time.process_time() - start)
+    """CPU time of one look at a text, the better of two; a tracer (coverage) would be timed with it, so it rests meanwhile."""
+    best, tracer = float("inf"), sys.gettrace()
+    sys.settrace(None)
+    try:
+        for _ in range(2):
+            start = time.process_time()
+            find_secrets(text)
+            best = min(best, time.process_time() - start)
+    finally:
+        sys.settrace(tracer)
     return best
 
 
