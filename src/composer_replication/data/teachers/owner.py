@@ -16,6 +16,7 @@ from pathlib import Path
 
 from composer_replication.core.errors import DataError
 from composer_replication.core.files import make_folder
+from composer_replication.core.lock import began
 
 try:
     import fcntl
@@ -28,12 +29,12 @@ _NAME = re.compile(r".+:\d+:\d*:[0-9a-f]+")
 def new_owner() -> str:
     """A name for one open ledger of this process."""
     pid = os.getpid()
-    return f"{_host()}:{pid}:{_began(pid)}:{secrets.token_hex(4)}"
+    return f"{_host()}:{pid}:{began(pid)}:{secrets.token_hex(4)}"
 
 
 def owner_is_alive(owner: str) -> bool | None:
     """Whether the process of a name still runs; None where that cannot be known, as on another machine."""
-    host, pid, began, _ = owner.rsplit(":", 3)
+    host, pid, since, _ = owner.rsplit(":", 3)
     if host != _host() or sys.platform == "win32":  # there, signal 0 would end the process
         return None
     try:
@@ -42,20 +43,11 @@ def owner_is_alive(owner: str) -> bool | None:
         return False
     except PermissionError:
         pass  # it runs, as another user
-    return _began(int(pid)) == began
+    return began(int(pid)) == since
 
 
 def _host() -> str:
     return socket.gethostname().replace(":", "_")
-
-
-def _began(pid: int) -> str:
-    """When a process began, in ticks since the machine started; "" where the system does not tell, or the process is a zombie."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] in "ZX" else fields[19]
 
 
 @contextmanager
