@@ -118,7 +118,7 @@ def test_what_is_too_long_raises_and_is_not_cut(tokenizer: Any, options: dict[st
 
 def test_a_teacher_row_that_is_too_long_is_left_out_and_told(tokenizer: Any) -> None:
     length = make(tokenizer)([EXAMPLE])["input_ids"].shape[1]
-    wordy = make(tokenizer, max_seq_len=length, hint_generator=lambda kind, meta: "Read this. " * 100)
+    wordy = make(tokenizer, max_seq_len=length, hint_generator=lambda kind, meta: "Read this. " * 30)
     with pytest.warns(UserWarning, match=r"leaves out: hint/too_long \(1\)"):
         batch = wordy([EXAMPLE])
     assert len(batch["sdpo_row"]) == 0 and wordy.skipped == {"hint/too_long": 1}
