@@ -90,8 +90,8 @@ def definitions(tree: ast.AST, prefix: str = "", *, local: bool = False) -> Iter
     """(dotted name, the list of statements that holds it, its index there) of every function, class and constant."""
     local = local or isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef)  # what a function assigns is no definition
     for field in ("body", "orelse", "finalbody", "handlers"):
-        statements = getattr(tree, field, None)
-        for index, node in enumerate(statements if isinstance(statements, list) else ()):
+        statements: list[ast.stmt] = getattr(tree, field, [])
+        for index, node in enumerate(statements if isinstance(statements, list) else ()):  # a lambda's body is no list
             name = "" if local and not isinstance(node, _DEFINITIONS) else _name(node)
             if name:
                 yield prefix + name, statements, index
