@@ -66,12 +66,12 @@ _HOMES: dict[str, str] = {
     "rollouts.sampler": "Sampling sample_rollouts",
     "evaluation.hint_lift": "audit_hints",
     "evaluation.players": "play_all player_of start_of",
-    "evaluation.success": "Played play_tasks",
+    "evaluation.success": "EpisodeResult play_tasks",
     "evaluation.table": "evaluation_table",
     "training.backends.trl": "ComposerReplicationConfig ComposerReplicationTrainer",
-    "training.live": "Live",
+    "training.live": "RolloutSource",
     "training.loop": "train",
-    "training.world": "World open_world",
+    "training.world": "TaskSource open_world",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 PUBLIC_NAMES = tuple(sorted(_HOME_OF))

@@ -24,7 +24,7 @@ from composer_replication.models.forward import final_hidden, project, scoring
 from composer_replication.models.load import Student
 from composer_replication.rollouts.groups import advantages
 from composer_replication.tokens.batch import micro_batches
-from composer_replication.tokens.example import Action, HintView, PreferencePair, TrainingExample
+from composer_replication.tokens.example import HintView, PreferencePair, SampledMessage, TrainingExample
 from composer_replication.training.state import make_trainer
 from composer_replication.training.step import accumulate, step_counts
 
@@ -157,7 +157,7 @@ def _acted(model: Any, row: int) -> TrainingExample:
         (len(prompt), len(prompt) + first),
         (whole.hints[0].span if whole.hints else (len(prompt) + first + mask.count(0), len(whole.ids))),
     ]
-    actions = tuple(Action(span=(a, b), logprobs=logp[a:b], advantage=advantage) for a, b in spans)
+    actions = tuple(SampledMessage(span=(a, b), logprobs=logp[a:b], advantage=advantage) for a, b in spans)
     return replace(whole, actions=actions)
 
 

@@ -15,7 +15,7 @@ from composer_replication.core.config.train import TrainSettings
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir, create_run
 from composer_replication.core.trace import Text, Turn
-from composer_replication.evaluation.success import Played, play_scripted
+from composer_replication.evaluation.success import EpisodeResult, play_scripted
 from composer_replication.models.export import save_student, weights_sha256
 from composer_replication.models.load import Student, load_student
 from composer_replication.rollouts.envs.workshop.demonstrators import Habits, careless, oracle
@@ -54,7 +54,7 @@ def a_run(work: Path, name: str, *, shift: float = 0.05, steps: int = 2, placebo
     return run
 
 
-def played_by(player: Any, sandbox: Sandbox, *, tasks: int = 40, seed: int = 1, split: str = "heldout") -> list[Played]:
+def played_by(player: Any, sandbox: Sandbox, *, tasks: int = 40, seed: int = 1, split: str = "heldout") -> list[EpisodeResult]:
     """What a scripted player does on the tasks of a seed."""
     settings = EvaluateSettings.model_validate({"tasks": tasks, "split": split})
     return play_scripted(player, settings=settings, seed=seed, sandbox=sandbox)

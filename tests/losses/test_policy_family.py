@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from composer_replication.losses.policy import clipped, dr_grpo
+from composer_replication.losses.policy import dr_grpo, is_clipped
 from composer_replication.losses.sampled import (
     MAX_LOG_RATIO,
     Estimator,
@@ -272,7 +272,7 @@ def test_the_clipped_share_is_what_gets_no_gradient() -> None:
     now, then, a, _ = (torch.tensor(x) for x in tokens())
     leaf = now.clone().requires_grad_()
     dr_grpo(leaf, then, a, clip=0.2).sum().backward()
-    assert leaf.grad is not None and clipped(now, then, a, clip=0.2).tolist() == (leaf.grad == 0).tolist()
+    assert leaf.grad is not None and is_clipped(now, then, a, clip=0.2).tolist() == (leaf.grad == 0).tolist()
 
 
 def test_the_off_policy_mask_drops_drifted_sequences_of_negative_advantage_only() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from composer_replication.core.config.teachers import TeacherSettings
 from composer_replication.core.errors import ConfigError, TeacherError
-from composer_replication.core.teacher import Reply, Request
+from composer_replication.core.teacher import Request, TeacherReply
 from composer_replication.core.trace import ToolCall
 from composer_replication.data.teachers.asking import Asker
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
@@ -41,7 +41,7 @@ def teacher(student: str) -> LocalTeacher:
     return LocalTeacher("mine", TeacherSettings(kind="local", model=student, family="workshop"))
 
 
-def ask(teacher: LocalTeacher, request: Request) -> Reply:
+def ask(teacher: LocalTeacher, request: Request) -> TeacherReply:
     return asyncio.run(teacher.ask(request))
 
 

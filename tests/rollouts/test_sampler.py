@@ -16,7 +16,7 @@ from composer_replication.models.forward import final_hidden, project, scoring
 from composer_replication.rollouts import episode as episodes
 from composer_replication.rollouts.envs.env import Reply
 from composer_replication.rollouts.episode import CUT, MALFORMED, Rollout
-from composer_replication.rollouts.meter import Meter
+from composer_replication.rollouts.meter import SamplingStats
 from composer_replication.rollouts.sampler import Sampling, sample_rollouts
 from composer_replication.tokens.renderer import Renderer
 from tests.rollouts.small_world import Parrot, Shelf, message_ids, parroted, talks, tiny
@@ -285,7 +285,7 @@ def test_an_environment_that_leaves_a_call_unanswered_loses_its_episode_and_is_n
 def test_every_environment_is_closed_and_the_model_left_in_its_mode() -> None:
     envs, model = talks((1, 2)), model_for(QWEN)
     model.train()
-    meter = Meter()
+    meter = SamplingStats()
     rollouts = sample_rollouts(
         model, envs, renderer=QWEN, settings=Sampling(max_new_tokens=5, max_context_tokens=999), author="a", meter=meter
     )

@@ -30,7 +30,7 @@ EPISODES = "evaluation"
 """Folder of the run that holds what each row played, <name>.jsonl."""
 
 
-def evaluate(
+def evaluate_command(
     run: str = "",
     /,
     *,

@@ -23,7 +23,7 @@ HEAD = """# Settings of composer-replication. A line "# key = value" shows the d
 """
 
 
-def init(*, schema: bool = False, explain: str = "", force: bool = False, common: Common = Common()) -> int:
+def init_command(*, schema: bool = False, explain: str = "", force: bool = False, common: Common = Common()) -> int:
     """Write a commented recompose.toml.
 
     Parameters

@@ -20,7 +20,7 @@ NEITHER = "in neither context"
 MASK_STYLE = {"lm_ce": ("black on green", "[", "]"), "hint": ("black on yellow", "{", "}"), "none": ("dim", "", "")}
 
 
-def short(text: str, *, full: bool) -> str:
+def shorten(text: str, *, full: bool) -> str:
     """Harmless text, cut for the screen unless `full`; what was cut is counted."""
     clean = harmless(text)
     if full or (len(clean) <= MAX_CHARS and clean.count("\n") < MAX_LINES):
@@ -33,26 +33,26 @@ def block_text(block: Mapping[str, Any], *, full: bool) -> Text:
     """One block of a message."""
     kind = block["type"]
     if kind == "text":
-        return Text(short(block["text"], full=full))
+        return Text(shorten(block["text"], full=full))
     if kind == "thinking":
-        return Text(short(f"(thinking) {block['text'] or 'not in the log'}", full=full), style="italic")
+        return Text(shorten(f"(thinking) {block['text'] or 'not in the log'}", full=full), style="italic")
     if kind == "call":
         arguments = json.dumps(block["arguments"], ensure_ascii=False, indent=1)
         return Text.assemble(
-            ("call ", "bold"), (harmless(f"{block['name']} "), "bold"), short(arguments, full=full), (harmless(f"  {block['id']}"), "dim")
+            ("call ", "bold"), (harmless(f"{block['name']} "), "bold"), shorten(arguments, full=full), (harmless(f"  {block['id']}"), "dim")
         )
     if kind == "result":
         head = "error result " if block["is_error"] else "result "
         images = f" [{len(block['images'])} image(s) not kept]" if block["images"] else ""
         return Text.assemble(
             (head, "bold red" if block["is_error"] else "bold"),
-            short(block["text"] + images, full=full),
+            shorten(block["text"] + images, full=full),
             (harmless(f"  {block['id']}"), "dim"),
         )
-    return Text(short(f"({kind}) {block['text']}", full=full), style="dim")
+    return Text(shorten(f"({kind}) {block['text']}", full=full), style="dim")
 
 
-def turn_text(turn: Mapping[str, Any], *, full: bool, note: str = "") -> Text:
+def render_turn(turn: Mapping[str, Any], *, full: bool, note: str = "") -> Text:
     """One message with its header; later turns are greyed."""
     grey = turn["place"] in (EVIDENCE, LATER)
     labels = [label for label in (turn["author"], turn["tag"], note) if label]
@@ -88,15 +88,15 @@ def site_parts(view: Mapping[str, Any], *, full: bool) -> Iterator[Any]:
         harmless(f"s{view['ordinal']:03d}  {site['id']}\n{site['kind']} · {site['category']} · found by {site['detector']}"), style="bold"
     )
     if site.get("detail"):
-        yield Text(short(site["detail"], full=full), style="red")
+        yield Text(shorten(site["detail"], full=full), style="red")
     if view["left_out_before"]:
         yield Text(f"... {view['left_out_before']} earlier turns in context (--before N)\n", style="dim")
     for turn in view["before"]:
-        yield turn_text(turn, full=full)
+        yield render_turn(turn, full=full)
     yield hint_panel(view["hint"])
-    yield turn_text(view["message"], full=full)
+    yield render_turn(view["message"], full=full)
     for turn in view["after"]:
-        yield turn_text(turn, full=full)
+        yield render_turn(turn, full=full)
     if view["left_out_after"]:
         yield Text(f"... {view['left_out_after']} later turns, {NEITHER} (--after N)", style="dim")
 
@@ -115,7 +115,7 @@ def session_parts(view: Mapping[str, Any], *, full: bool) -> Iterator[Any]:
             if site["hint"] is not None:
                 yield hint_panel(site["hint"]["text"])
         notes = ", ".join(f"{site['kind']} ({site['category']})" for site in turn.get("sites", ()))
-        yield turn_text(turn, full=full, note=notes)
+        yield render_turn(turn, full=full, note=notes)
 
 
 def mask_text(pieces: Sequence[tuple[str, str]], *, colour: bool) -> Text:

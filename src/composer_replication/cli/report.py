@@ -23,7 +23,9 @@ from composer_replication.report.work import work_view
 PAGE = "report.html"
 
 
-def report(*runs: str, audit: bool = False, open_page: Annotated[bool, Parameter(name="--open")] = False, common: Common = Common()) -> int:
+def report_command(
+    *runs: str, audit: bool = False, open_page: Annotated[bool, Parameter(name="--open")] = False, common: Common = Common()
+) -> int:
     """One page: a run (did it work, channels, data, sites), or without any run the audit of your logs. Needs no PyTorch.
 
     Parameters

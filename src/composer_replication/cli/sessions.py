@@ -14,7 +14,7 @@ from composer_replication.data.ingestion.record import Seen, read_record
 TIMES = ("started", "first_seen", "last_seen")
 
 
-def sessions(project: str = "", /, *, common: Common = Common()) -> int:
+def sessions_command(project: str = "", /, *, common: Common = Common()) -> int:
     """What the store holds: every session with its project, its times, and when it was first and last seen in a log. Reads only.
 
     Parameters

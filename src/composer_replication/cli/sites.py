@@ -17,7 +17,7 @@ from composer_replication.data.sites.summary import SitesSummary, summarise
 from composer_replication.report.views import TRAINED
 
 
-def sites(*, common: Common = Common()) -> int:
+def sites_command(*, common: Common = Common()) -> int:
     """Find the mistaken messages: sessions.jsonl -> sites.jsonl."""
     job = open_job(common, uses=("detectors",))
     job.need_file(job.sessions, verb="ingest")

@@ -16,7 +16,7 @@ from composer_replication.core.config.trust import SettingsFile, Trusted
 from composer_replication.core.errors import ConfigError
 
 
-def trust(
+def trust_command(
     *files: Path,
     forget: bool = False,
     show_list: Annotated[bool, Parameter(name="--list")] = False,

@@ -83,7 +83,7 @@ def names_of(module: str) -> list[str]:
     return [name for name in MODULES[_path(module)].split() if name != "*" and missing(name) is None]
 
 
-def reader_of(module: str) -> Callable[[str], Any]:
+def module_getattr(module: str) -> Callable[[str], Any]:
     """The `__getattr__` of one path: its names from the top level, an ImportError for one that is gone or still to come."""
     path = _path(module)
     names = MODULES[path].split()

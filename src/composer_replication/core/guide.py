@@ -21,7 +21,7 @@ from composer_replication.core.trace import Text, ToolCall, ToolResult, Turn
 TOOL_ERROR_TAG = "[TOOL_RESULT (ERROR)]"  # the guide's text tag; nothing here reads or writes it, errors are found by call id
 
 
-class Record(Mapping[str, Any]):
+class MappingDataclass(Mapping[str, Any]):
     """A dataclass that reads as a dictionary too: pair["chosen"], dict(pair), {**state, "state_id": "s2"}."""
 
     __slots__ = ()
@@ -65,7 +65,7 @@ def _listed(kind: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class TraceState(Record):
+class TraceState(MappingDataclass):
     """One step of a session, e.g. TraceState("s1:7", [{"role": "user", ...}, ...], {"role": "assistant", ...}).
 
     `messages` are chat messages in the shape of an OpenAI request; a tool message says whether it `is_error`. An action that is given as
@@ -90,7 +90,7 @@ class TraceState(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TraceTurn(Record):
+class TraceTurn(MappingDataclass):
     """One message; `error_kind` names the mistake it makes (None = none), `error_meta` holds what a hint may use.
 
     `trained` = a model wrote it at this step and nothing speaks against cross-entropy on it; only assistant messages are trained.
@@ -125,7 +125,7 @@ class TraceTurn(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TraceExample(Record):
+class TraceExample(MappingDataclass):
     """A conversation in which some assistant messages are marked, and the reward of its end; `tools` are those that were on offer.
 
     Example: TraceExample(turns=[{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."}], final_reward=1.0)

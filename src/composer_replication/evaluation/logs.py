@@ -30,7 +30,7 @@ from composer_replication.data.sites.shell_rules import PATH_EXPLORED
 from composer_replication.evaluation.players import Player, load_player
 from composer_replication.evaluation.success import one_thread
 from composer_replication.models.export import weights_sha256
-from composer_replication.rollouts.fork import Fork, ForkSpot, fork_to_json, room_for, sample_forks
+from composer_replication.rollouts.fork import Fork, ForkPoint, fork_to_json, room_for, sample_forks
 from composer_replication.rollouts.sampler import Sampling
 from composer_replication.rollouts.static_check import SiteCheck, ToolFacts
 from composer_replication.tokens.prefix import restore
@@ -140,9 +140,9 @@ def check_untrained(held: HeldOut, trained: Collection[str], *, where: str) -> N
         )
 
 
-def restore_spots(held: HeldOut, *, renderer: Renderer, max_tokens: int, room: int) -> tuple[list[ForkSpot], dict[str, int]]:
+def restore_spots(held: HeldOut, *, renderer: Renderer, max_tokens: int, room: int) -> tuple[list[ForkPoint], dict[str, int]]:
     """The context of every site as `build` would window it, with `room` tokens for the message; and how many have none, by reason."""
-    spots: list[ForkSpot] = []
+    spots: list[ForkPoint] = []
     lost: Counter[str] = Counter()
     tools: dict[str, ToolFacts] = {}
     for one in held.sites:
@@ -157,11 +157,11 @@ def restore_spots(held: HeldOut, *, renderer: Renderer, max_tokens: int, room: i
             continue
         facts = tools.setdefault(one.session.id, ToolFacts.of(one.session))
         check = SiteCheck.of(one.session, one.site, tools=facts)
-        spots.append(ForkSpot(site=one.site, turns=prefix.turns, tools=one.session.tools, check=check, num_tokens=prefix.num_tokens))
+        spots.append(ForkPoint(site=one.site, turns=prefix.turns, tools=one.session.tools, check=check, num_tokens=prefix.num_tokens))
     return spots, dict(lost)
 
 
-def play_logs(player: Player, *, spots: Sequence[ForkSpot], settings: EvaluateSettings, batch: int, seed: int) -> LogsShown:
+def play_logs(player: Player, *, spots: Sequence[ForkPoint], settings: EvaluateSettings, batch: int, seed: int) -> LogsShown:
     """Load one student from its files and let it write at every spot, `settings.log_samples` times, on one thread and without hints."""
     student, renderer = load_player(player)
     sampling = Sampling(

@@ -25,7 +25,7 @@ from composer_replication.core.config.rollouts import EvaluateSettings, RolloutS
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import DataError
 from composer_replication.core.rundir import RunDir
-from composer_replication.evaluation.success import Played, play_tasks
+from composer_replication.evaluation.success import EpisodeResult, play_tasks
 from composer_replication.evaluation.table import AFTER, BEFORE, PLACEBO
 from composer_replication.models.export import load_weights, weights_sha256
 from composer_replication.models.load import Student, load_student
@@ -51,7 +51,7 @@ class Shown:
 
     name: str
     weights_sha256: str
-    played: tuple[Played, ...]
+    played: tuple[EpisodeResult, ...]
 
 
 class _Shown(Protocol):

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from composer_replication.core.errors import ConfigError, need
 from composer_replication.models.forward import decoder_of, final_hidden, scoring
 from composer_replication.models.tree_attention import NAME, KeyValues, Mode, TreeCall, tree_attention_forward
-from composer_replication.models.tree_plan import Chain, Segment, TreePlan
+from composer_replication.models.tree_plan import Chain, ForwardSpan, TreePlan
 
 REMEDY = 'set train.layout = "rows"'
 _EXACT_LAYERS = frozenset({"full_attention", "sliding_attention"})
@@ -138,10 +138,10 @@ class _Probe:
 
     vocab: int
     chains: tuple[Chain, ...] = (
-        Chain(Segment(0, 7, 0), ()),
-        Chain(Segment(7, 9, 3), (Segment(0, 3, 0),)),
-        Chain(Segment(9, 11, 4), (Segment(0, 4, 0),)),
-        Chain(Segment(11, 13, 0), ()),
+        Chain(ForwardSpan(0, 7, 0), ()),
+        Chain(ForwardSpan(7, 9, 3), (ForwardSpan(0, 3, 0),)),
+        Chain(ForwardSpan(9, 11, 4), (ForwardSpan(0, 4, 0),)),
+        Chain(ForwardSpan(11, 13, 0), ()),
     )
     rows: tuple[tuple[int, ...], ...] = ((0, 1, 2, 3, 4, 5, 6), (0, 1, 2, 7, 8), (0, 1, 2, 3, 9, 10), (11, 12))
     size: int = 13

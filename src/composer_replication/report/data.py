@@ -42,7 +42,7 @@ def run_view(path: Path) -> dict[str, Any]:
         "steps_planned": settings.get("train", {}).get("steps"),
         "channels": channels(metrics),
         "measures": measures(metrics),
-        "clipped": clipped(metrics),
+        "clipped": clipped_steps(metrics),
         "events": run.events(),
         "checkpoints": [{"step": step, "path": str(folder)} for step, folder in run.checkpoints()],
         "inputs": inputs(run),
@@ -78,12 +78,12 @@ def channels(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def clipped(metrics: Sequence[Mapping[str, Any]]) -> str:
+def clipped_steps(metrics: Sequence[Mapping[str, Any]]) -> str:
     """In how many steps the gradient was shortened, in words; "" where the run does not say so.
 
-    >>> clipped([{"clipped": False}, {"clipped": True}, {"clipped": False}])
+    >>> clipped_steps([{"clipped": False}, {"clipped": True}, {"clipped": False}])
     'The gradient was clipped in 1 of 3 steps. A clip is for outliers: where it is usual, weights of channels and fading hints do nothing.'
-    >>> clipped([{"clipped": False}]), clipped([{"loss": 1.0}])
+    >>> clipped_steps([{"clipped": False}]), clipped_steps([{"loss": 1.0}])
     ('The gradient was clipped in 0 of 1 steps.', '')
     """
     told = [bool(line["clipped"]) for line in metrics if "clipped" in line]

@@ -66,7 +66,7 @@ def logs_view(run: RunDir, *, work: Path) -> dict[str, Any] | None:
     return {**{key: table[key] for key in _KEYS}, "samples_per_site": table.get("samples_per_site"), "sites": sites, "unknown": unknown}
 
 
-def tally(samples: Sequence[Mapping[str, Any]]) -> str:
+def outcome_tally(samples: Sequence[Mapping[str, Any]]) -> str:
     """How often each outcome came, e.g. "same 1, undecided 3"."""
     return ", ".join(f"{outcome} {count}" for outcome, count in Counter(one["outcome"] for one in samples).most_common())
 

@@ -36,7 +36,7 @@ def run_report(path: Path, *, work: Path | None = None, num_sites: int = SHOWN_S
     """
     run = open_run(path)
     folder = work if work is not None else run.path.parent.parent
-    tokens = watched(run)
+    tokens = probe_tables(run)
     settings, metrics = run.resolved(), run.metrics()
     evaluation = _evaluation(run)
     there = all((folder / name).exists() for name in ("sessions.jsonl", "sites.jsonl"))
@@ -107,7 +107,7 @@ def again(run: RunDir, evaluation: Mapping[str, Any] | None) -> list[dict[str, s
     return found
 
 
-def watched(run: RunDir) -> dict[str, Any]:
+def probe_tables(run: RunDir) -> dict[str, Any]:
     """Watched sites, token by token, at the first and the last step that was written.
 
     {"first": 0, "last": 12, "measure": "jsd", "most": 0.02,

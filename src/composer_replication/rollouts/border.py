@@ -1,11 +1,11 @@
 """What an environment says, checked and cleaned before anything reads it: it may be of a wrong type, endless, or no text at all.
 
-    checked_reply(reply, calls=("c0",), limits=Limits())      # the reply with clean texts, or FaultError with what is wrong
+    checked_reply(reply, calls=("c0",), limits=EpisodeLimits())      # the reply with clean texts, or FaultError with what is wrong
     clean_text(b"\\xff\\x1b[31mred", max_chars=100)            # '\\ufffd\\u241b[31mred'
 
 Control characters are shown by their pictures (U+2400 ...), so that they are seen and obeyed by nobody; bytes that are not UTF-8 and
 halves of surrogate pairs become U+FFFD; of a result that is too long its beginning is kept, and how much is missing is said behind it.
-What passes can be rendered, added up and saved: `checked_worth` sees to the reward and the measures.
+What passes can be rendered, added up and saved: `checked_reward` sees to the reward and the measures.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, get_args
 
 from composer_replication.core.trace import Block, Role, Text, ToolResult, ToolSpec, Turn
 from composer_replication.rollouts.envs.env import Opening, Reply
-from composer_replication.rollouts.sampling import Limits
+from composer_replication.rollouts.sampling import EpisodeLimits
 
 _KEPT = "\t\n\r"
 _PICTURES = {i: 0x2400 + i for i in range(0x20) if chr(i) not in _KEPT} | {0x7F: 0x2421}
@@ -49,7 +49,7 @@ def clean_text(text: str | bytes, *, max_chars: int) -> str:
     return f"{kept}\n[{about}{missing} more characters are left out: a result may have {max_chars}]"
 
 
-def checked_opening(opening: object, *, limits: Limits) -> Opening:
+def checked_opening(opening: object, *, limits: EpisodeLimits) -> Opening:
     """The opening with clean texts, one of a log as it stands; raises FaultError where it is none."""
     if not isinstance(opening, Opening):
         raise FaultError(f"open() gave {type(opening).__name__}, not an Opening")
@@ -67,7 +67,7 @@ def checked_opening(opening: object, *, limits: Limits) -> Opening:
     return Opening(turns=tuple(_turn(turn, limits=limits) for turn in turns), tools=tuple(map(_tool, tools)))
 
 
-def checked_reply(reply: object, *, calls: Sequence[str], limits: Limits) -> Reply:
+def checked_reply(reply: object, *, calls: Sequence[str], limits: EpisodeLimits) -> Reply:
     """The reply with clean texts; raises FaultError where it is none, or where it does not answer each of `calls` exactly once.
 
     A reply that ends the episode need not answer.
@@ -94,10 +94,10 @@ def checked_max_turns(most: object) -> int:
     return int(most)
 
 
-def checked_worth(reward: object, measures: object) -> tuple[float, dict[str, float]]:
+def checked_reward(reward: object, measures: object) -> tuple[float, dict[str, float]]:
     """The reward and the measures as plain numbers; raises FaultError for a reward out of bounds, or a measure that is not finite.
 
-    >>> checked_worth(1, {"valid_calls": 3})
+    >>> checked_reward(1, {"valid_calls": 3})
     (1.0, {'valid_calls': 3.0})
     """
     if not isinstance(reward, (int, float)) or not 0.0 <= reward <= 1.0:
@@ -114,7 +114,7 @@ def checked_worth(reward: object, measures: object) -> tuple[float, dict[str, fl
     return float(reward), found
 
 
-def _turn(turn: object, *, limits: Limits) -> Turn:
+def _turn(turn: object, *, limits: EpisodeLimits) -> Turn:
     if not isinstance(turn, Turn):
         raise FaultError(f"a message is {type(turn).__name__}, not a Turn")
     if not isinstance(turn.role, str) or turn.role not in _ROLES:
@@ -130,7 +130,7 @@ def _turn(turn: object, *, limits: Limits) -> Turn:
     )
 
 
-def _blocks(blocks: Sequence[object], *, limits: Limits) -> Iterator[Block]:
+def _blocks(blocks: Sequence[object], *, limits: EpisodeLimits) -> Iterator[Block]:
     for block in blocks:
         if not isinstance(block, (Text, ToolResult)):
             raise FaultError(f"an environment cannot say a {type(block).__name__}")

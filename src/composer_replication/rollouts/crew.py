@@ -1,7 +1,7 @@
 """Foreign code with a time-out, on threads that can be given up: an environment that hangs or raises costs its own job only.
 
-    with Crew(num_threads=8) as crew:
-        first, second = crew.run([Job(env.open, runs_in="any_thread", timeout_s=5.0), Job(other.open, timeout_s=5.0)])
+    with CallPool(num_threads=8) as crew:
+        first, second = crew.run([PooledCall(env.open, runs_in="any_thread", timeout_s=5.0), PooledCall(other.open, timeout_s=5.0)])
     first.value                     # what env.open returned, where first.failure is None
     second.failure                  # Failure(late=True, words="no answer within 5 s")
 
@@ -45,7 +45,7 @@ class Outcome(Generic[T]):
 
 
 @dataclass(slots=True)
-class Job(Generic[T]):
+class PooledCall(Generic[T]):
     """A call of foreign code and where it may run; one in the caller's own thread has no time-out."""
 
     call: Callable[[], T]
@@ -58,7 +58,7 @@ class Job(Generic[T]):
     error: BaseException | None = None
     words: str = ""
 
-    def do(self) -> None:
+    def run(self) -> None:
         """Carry it out and keep what came of it; the words of an exception are foreign code as well, so they are had here, in time."""
         self.begun_s = time.monotonic()
         self.begun.set()
@@ -97,12 +97,12 @@ class _Kept:
         return error is not None
 
 
-class Crew:
+class CallPool:
     """Threads for foreign code; `num_left_behind` counts those that were given up."""
 
     def __init__(self, *, num_threads: int) -> None:
         self.num_threads, self.num_left_behind = num_threads, 0
-        self._own: queue.SimpleQueue[Job[Any] | None] | None = None
+        self._own: queue.SimpleQueue[PooledCall[Any] | None] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -111,9 +111,9 @@ class Crew:
         if self._own is not None:
             self._own.put(None)
 
-    def run(self, jobs: Sequence[Job[T]]) -> list[Outcome[T]]:
+    def run(self, jobs: Sequence[PooledCall[T]]) -> list[Outcome[T]]:
         """The outcome of each job, in their order; jobs that may run in any thread run at the same time, the others one by one."""
-        pool: queue.SimpleQueue[Job[T]] = queue.SimpleQueue()
+        pool: queue.SimpleQueue[PooledCall[T]] = queue.SimpleQueue()
         together = [job for job in jobs if job.runs_in == "any_thread"]
         for job in together:
             pool.put(job)
@@ -122,7 +122,7 @@ class Crew:
         late: set[int] = set()
         for number, job in enumerate(jobs):
             if job.runs_in == "caller":
-                job.do()
+                job.run()
             elif job.runs_in == "one_thread" and not self._in_own_thread(job):
                 late.add(number)
         for number, job in enumerate(jobs):
@@ -135,7 +135,7 @@ class Crew:
             for number, job in enumerate(jobs)
         ]
 
-    def _in_own_thread(self, job: Job[Any]) -> bool:
+    def _in_own_thread(self, job: PooledCall[Any]) -> bool:
         """Run a job in the one thread that all such jobs share; False where it was late and the thread is lost."""
         if self._own is None:
             self._own = queue.SimpleQueue()
@@ -148,7 +148,7 @@ class Crew:
         return False
 
 
-def _in_time(job: Job[Any]) -> bool:
+def _in_time(job: PooledCall[Any]) -> bool:
     """Wait for a job. It begins in time: those before it are done or given up, and each lost thread was replaced."""
     job.begun.wait()
     return job.done.wait(max(0.0, job.begun_s + job.timeout_s - time.monotonic()))
@@ -158,18 +158,18 @@ def _start(target: Callable[[Any], None], jobs: Any) -> None:
     threading.Thread(target=target, args=(jobs,), daemon=True, name="rollout-tools").start()
 
 
-def _until_empty(jobs: queue.SimpleQueue[Job[Any]]) -> None:
+def _until_empty(jobs: queue.SimpleQueue[PooledCall[Any]]) -> None:
     while True:
         try:
             job = jobs.get_nowait()
         except queue.Empty:
             return
-        job.do()
+        job.run()
 
 
-def _until_told(jobs: queue.SimpleQueue[Job[Any] | None]) -> None:
+def _until_told(jobs: queue.SimpleQueue[PooledCall[Any] | None]) -> None:
     while (job := jobs.get()) is not None:
-        job.do()
+        job.run()
 
 
 def _words(error: BaseException) -> str:

@@ -1,6 +1,6 @@
 """Where the time of sampling goes, and how much came of it.
 
-meter = Meter()
+meter = SamplingStats()
 sample_rollouts(model, envs, ..., meter=meter)
 meter.seconds["model"], meter.num_sampled
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Meter:
+class SamplingStats:
     """Wall seconds by part ("model", "choose", "environment", "render", and "total" over all), and counts; adds up over calls.
 
     What "total" holds beyond the parts is the sampler's own Python. `num_fed` counts tokens that went through the model, `num_sampled`

@@ -17,8 +17,8 @@ from typing import Any, Self
 from composer_replication.rollouts.episode import Rollout
 from composer_replication.training.checkpoint import good_checkpoint, load_extra, load_tensors, set_aside
 from composer_replication.training.health import PolicyHealth
-from composer_replication.training.journal import Journal
-from composer_replication.training.live import Live, LiveStep
+from composer_replication.training.journal import RunLogger
+from composer_replication.training.live import LiveStep, RolloutSource
 from composer_replication.training.reference import Reference, frozen
 from composer_replication.training.reference import live as current
 from composer_replication.training.rewards import start_kl
@@ -31,13 +31,13 @@ class Guard:
     """Eyes and hands of `PolicyHealth` in the loop; every rank sees the same rollouts and so decides the same."""
 
     trainer: Trainer
-    live: Live
-    journal: Journal
+    live: RolloutSource
+    journal: RunLogger
     health: PolicyHealth
     start: Reference
 
     @classmethod
-    def of(cls, trainer: Trainer, *, live: Live, journal: Journal) -> Self:
+    def of(cls, trainer: Trainer, *, live: RolloutSource, journal: RunLogger) -> Self:
         """A guard of a trainer at its start; the frozen weights are shared with the teacher or the reference of DPO where there is one."""
         health = PolicyHealth(settings=trainer.settings.health)
         return cls(trainer=trainer, live=live, journal=journal, health=health, start=_start(trainer))

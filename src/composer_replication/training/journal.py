@@ -24,8 +24,8 @@ Doing = Callable[[], str]
 
 
 @dataclass(slots=True, kw_only=True)
-class Journal:
-    """Writer of one launch, e.g. Journal(run=run, main=True).event("checkpoint", step=10)."""
+class RunLogger:
+    """Writer of one launch, e.g. RunLogger(run=run, main=True).event("checkpoint", step=10)."""
 
     run: RunDir
     main: bool

@@ -25,7 +25,7 @@ CHUNK = 256
 """Target tokens whose logits are held at a time."""
 
 
-def watched(examples: Sequence[TrainingExample], *, num_sites: int = NUM_SITES) -> list[TrainingExample]:
+def probe_examples(examples: Sequence[TrainingExample], *, num_sites: int = NUM_SITES) -> list[TrainingExample]:
     """The first examples that hold `num_sites` hint views between them, kinds in turn so that each kind is seen."""
     by_kind: dict[str, list[TrainingExample]] = {}
     for example in examples:

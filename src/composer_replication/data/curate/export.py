@@ -20,8 +20,8 @@ from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import read_lines
 from composer_replication.core.trace import Turn
 from composer_replication.data.chat import from_chat, to_chat, tool_from_chat, tool_to_chat
-from composer_replication.data.curate.pair import Pair, Side, side_of
-from composer_replication.data.replay.actions import Action
+from composer_replication.data.curate.pair import Pair, PairSide, side_of
+from composer_replication.data.replay.actions import MessageAction
 
 SCHEMA = 1
 
@@ -56,7 +56,7 @@ def pair_of(row: Mapping[str, Any], *, where: str = "") -> Pair:
             raise DataError(f"schema {row['schema']!r}, this version reads {SCHEMA}", where=where, fix="curate again")
         about = row["provenance"]
         preference = preference_from_json(about["preference"], where=where)
-        chosen, rejected = (Action(tuple((name, text) for name, text in parts)) for parts in about["actions"])
+        chosen, rejected = (MessageAction(tuple((name, text) for name, text in parts)) for parts in about["actions"])
         tools = [tool_from_chat(tool) for tool in row["tools"]]
         pair = Pair(
             id=row["id"],
@@ -82,7 +82,7 @@ def pair_of(row: Mapping[str, Any], *, where: str = "") -> Pair:
     return pair
 
 
-def _side(turn: Turn, action: Action) -> Side:
+def _side(turn: Turn, action: MessageAction) -> PairSide:
     return dataclasses.replace(side_of(turn), action=action)
 
 
@@ -102,6 +102,6 @@ def read_rows(path: Path) -> Iterator[Pair]:
         yield pair_of(row, where=f"{path}:{number}")
 
 
-def rows_of(pairs: Iterable[Pair]) -> Iterator[dict[str, Any]]:
+def export_rows(pairs: Iterable[Pair]) -> Iterator[dict[str, Any]]:
     """The rows of some pairs, one at a time."""
     return map(row_of, pairs)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from composer_replication.core.errors import ConfigError, DataError
-from composer_replication.core.guide import Record, TraceState
+from composer_replication.core.guide import MappingDataclass, TraceState
 from composer_replication.core.jsonl import read_lines, write_lines
 from composer_replication.core.site import Answer, Preference
 from composer_replication.core.trace import Session, Turn
@@ -32,8 +32,8 @@ from composer_replication.data.curate.foreign import curate_foreign
 from composer_replication.data.curate.pair import Pair, messages_hash, side_of, tail_of
 from composer_replication.data.curate.recipe import load_recipe
 from composer_replication.data.guide import states_of
-from composer_replication.data.replay.actions import Scene
-from composer_replication.data.replay.agree import Verdict, agree
+from composer_replication.data.replay.actions import ComparisonContext
+from composer_replication.data.replay.agree import Agreement, agree
 from composer_replication.data.replay.families import family_of
 from composer_replication.data.replay.guide import TeacherActions, replay_trace
 from composer_replication.data.teachers.defaults import DEFAULT_TEACHERS
@@ -46,7 +46,7 @@ States = Iterable[TraceState | Mapping[str, Any] | Session]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DPOPair(Record):
+class DPOPair(MappingDataclass):
     """Two messages at a state: as flat text, and as the chat messages that they were; pair["chosen"] reads as pair.chosen does.
 
     Example: DPOPair(state_id="s1:7", state_messages=[...], chosen="Read {...}", rejected="Bash {...}", n_teachers_agreeing=3)
@@ -67,7 +67,7 @@ class DPOPair(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NormalizedDPOPair(Record):
+class NormalizedDPOPair(MappingDataclass):
     """A pair that a recipe kept, flat (`prompt`, `chosen`, `rejected`) and as chat messages; `provenance` as it came, and the recipe.
 
     ComposerDataCollator takes it as it is.
@@ -126,7 +126,7 @@ def extract_dpo_pairs(
         unread.update(teacher for teacher, answer in zip(actions, read, strict=True) if answer is None)
         num_silent += not actions
         offered = given or (bought.tools.get(state.state_id, ()) if bought is not None else ()) or state.tools
-        scene = Scene(offered=frozenset(tool_from_chat(tool).name for tool in offered))
+        scene = ComparisonContext(offered=frozenset(tool_from_chat(tool).name for tool in offered))
         verdict = agree(own, answers, min_families=agreement_threshold, own_family=family_of(state.author), scene=scene)
         if verdict.outcome == "pair" and verdict.chosen is not None:
             chosen = verdict.chosen.turn
@@ -154,7 +154,7 @@ def _warn(unread: Counter[str], num_silent: int, num_states: int) -> None:
         warnings.warn(f"extract_dpo_pairs: {'; '.join(told)}", UserWarning, stacklevel=3)
 
 
-def _provenance(verdict: Verdict, state: TraceState, *, priced: bool) -> dict[str, Any]:
+def _provenance(verdict: Agreement, state: TraceState, *, priced: bool) -> dict[str, Any]:
     """What is known of a pair; a price that nobody told is left out, for it is not 0."""
     record = verdict.record()
     if not priced:
@@ -223,7 +223,7 @@ def _judged(pair: DPOPair, number: int) -> Pair:
     """A pair of the guide as it is judged. Where only flat text is there, that text is the message."""
     context = tuple(from_chat(message) for message in pair.state_messages)
     tools = {tool.name: tool for tool in map(tool_from_chat, pair.tools)}
-    scene = Scene(offered=frozenset(tools))
+    scene = ComparisonContext(offered=frozenset(tools))
     chosen, rejected = _turn(pair.chosen_message, pair.chosen), _turn(pair.rejected_message, pair.rejected)
     session_id = pair.state_id.rpartition(":")[0] or pair.state_id
     return Pair(

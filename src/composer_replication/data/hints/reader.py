@@ -27,7 +27,7 @@ from composer_replication.core.redact import Redactor
 from composer_replication.core.site import Answer
 from composer_replication.core.teacher import Request, Teacher
 from composer_replication.core.trace import HARNESS, Session, Text, Turn
-from composer_replication.data.hints.windows import Window, call_names, tokens_of, windows_of
+from composer_replication.data.hints.windows import TextWindow, call_names, estimate_tokens, windows_of
 from composer_replication.data.ingestion.redaction import redact_session
 from composer_replication.data.teachers.asking import Asker
 
@@ -122,14 +122,14 @@ class Reading:
     stopped: ComposerError | None = None
 
 
-def requests_of(session: Session, *, settings: ReaderSettings, redactor: Redactor) -> list[tuple[Window, Request]]:
+def reading_requests(session: Session, *, settings: ReaderSettings, redactor: Redactor) -> list[tuple[TextWindow, Request]]:
     """What is asked about a session: every window, `votes` times; without secrets, within the budget.
 
     `redact_session` keeps the session's turns and calls as they are, so that numbers and names of calls hold.
     """
     clean = redact_session(session, redactor)
-    room = settings.window_tokens - tokens_of(INSTRUCTIONS)
-    asked: list[tuple[Window, Request]] = []
+    room = settings.window_tokens - estimate_tokens(INSTRUCTIONS)
+    asked: list[tuple[TextWindow, Request]] = []
     for window in windows_of(clean, max_tokens=room, overlap_tokens=settings.overlap_tokens):
         if not any(turn.role == "assistant" for turn in session.turns[max(window.start, session.copied) : window.end]):
             continue
@@ -152,10 +152,10 @@ def requests_of(session: Session, *, settings: ReaderSettings, redactor: Redacto
 
 async def read_session(session: Session, *, teacher: Teacher, asker: Asker, settings: ReaderSettings, redactor: Redactor) -> Reading:
     """Read a session: ask, check each reading, count the votes. Money that is spent is kept in the asker's ledger."""
-    asked = requests_of(session, settings=settings, redactor=redactor)
+    asked = reading_requests(session, settings=settings, redactor=redactor)
     told = await asyncio.gather(*(_ask(asker, teacher, request) for _, request in asked))
     void: Counter[str] = Counter()
-    votes: dict[Window, list[tuple[Named, ...]]] = {window: [] for window, _ in asked}
+    votes: dict[TextWindow, list[tuple[Named, ...]]] = {window: [] for window, _ in asked}
     answers: list[Answer] = []
     stopped: ComposerError | None = None
     for (window, _), answer in zip(asked, told, strict=True):
@@ -198,7 +198,7 @@ async def _ask(asker: Asker, teacher: Teacher, request: Request) -> Answer | Com
     )
 
 
-def parse_reading(text: str, *, session: Session, window: Window) -> tuple[Named, ...]:
+def parse_reading(text: str, *, session: Session, window: TextWindow) -> tuple[Named, ...]:
     """The mistakes that a reading names; raises BadReading where anything about it is not as it was asked for.
 
     A fence around the JSON is taken off, nothing else is repaired. Messages copied from another session are left out: they are read there.
@@ -219,7 +219,7 @@ def parse_reading(text: str, *, session: Session, window: Window) -> tuple[Named
     return tuple(one for one in named if one.turn >= session.copied)
 
 
-def _named(entry: Any, session: Session, window: Window, by_name: Mapping[str, str]) -> Named:
+def _named(entry: Any, session: Session, window: TextWindow, by_name: Mapping[str, str]) -> Named:
     if not isinstance(entry, dict) or entry.keys() != _FIELDS:
         raise BadReading("a mistake with other fields")
     turn, call, evidence, sure, hint = (entry[name] for name in ("message", "call", "evidence", "sure", "hint"))
@@ -239,7 +239,7 @@ def _named(entry: Any, session: Session, window: Window, by_name: Mapping[str, s
     return Named(turn, call_id, evidence, sure, hint)
 
 
-def _agreed(votes: Mapping[Window, list[tuple[Named, ...]]], *, settings: ReaderSettings) -> tuple[tuple[Flag, ...], int]:
+def _agreed(votes: Mapping[TextWindow, list[tuple[Named, ...]]], *, settings: ReaderSettings) -> tuple[tuple[Flag, ...], int]:
     """The messages that enough sure readings of one window name; where windows overlap, the one with more votes counts."""
     best: dict[tuple[int, str | None], Flag] = {}
     dropped: set[tuple[int, str | None]] = set()

@@ -31,9 +31,9 @@ from composer_replication.data.ingestion.lines import LineReader
 from composer_replication.data.ingestion.records import (
     RECORD_TYPES,
     BadRecord,
+    LogRecord,
     Message,
     RawBlock,
-    Record,
     agent_of_result,
     decode,
     decode_progress,
@@ -172,7 +172,7 @@ class FileReader:
             raw.duplicates += stream.conversation.num_duplicates
             raw.dangling_parents += stream.conversation.num_dangling
 
-    def _decode_again(self, line: bytes) -> Record | None:
+    def _decode_again(self, line: bytes) -> LogRecord | None:
         """A line the fast decoder refused: what can be used of it, or None; either way it is noted."""
         raw, number = self.raw, self._number
         try:
@@ -188,7 +188,7 @@ class FileReader:
 
     # ---- counting ----------------------------------------------------------------------------------------------
 
-    def _count_assistant(self, record: Record) -> None:
+    def _count_assistant(self, record: LogRecord) -> None:
         raw = self.raw
         raw.assistant_records += 1
         message = record.message
@@ -213,14 +213,14 @@ class FileReader:
 
     # ---- messages ----------------------------------------------------------------------------------------------
 
-    def _begin(self, stream: Stream, record: Record) -> None:
+    def _begin(self, stream: Stream, record: LogRecord) -> None:
         """What the first message of a stream tells of it."""
         stream.started = record.timestamp or ""
         stream.cwd = stream.cwd or record.cwd or ""
         if record.sessionId or record.uuid:
             self.is_claude_code = True
 
-    def _side(self, record: Record) -> Stream:
+    def _side(self, record: LogRecord) -> Stream:
         key = record.agentId or ""
         stream = self.sides.get(key) if key else self._side_of.get(record.parentUuid or "")
         if stream is None:
@@ -230,7 +230,7 @@ class FileReader:
             self._side_of[record.uuid] = stream
         return stream
 
-    def _new_message(self, record: Record, stream: Stream, kind: str) -> Message | None:
+    def _new_message(self, record: LogRecord, stream: Stream, kind: str) -> Message | None:
         """The message of a record that is new to its stream; None, and counted, where there is none or it was met before."""
         if record.message is None:
             self._damaged(f"{kind} record without a message")
@@ -243,7 +243,7 @@ class FileReader:
             return None
         return record.message
 
-    def _assistant(self, record: Record, line: bytes, stream: Stream) -> None:
+    def _assistant(self, record: LogRecord, line: bytes, stream: Stream) -> None:
         message, uuid, conversation = self._new_message(record, stream, "an assistant"), record.uuid, stream.conversation
         if message is None:
             return
@@ -289,7 +289,7 @@ class FileReader:
             self._damaged("a call without id, name or usable arguments")
         return self._opaque(raw, line, place)
 
-    def _user(self, record: Record, line: bytes, stream: Stream) -> None:
+    def _user(self, record: LogRecord, line: bytes, stream: Stream) -> None:
         message, uuid, conversation = self._new_message(record, stream, "a user"), record.uuid, stream.conversation
         if message is None:
             return
@@ -322,7 +322,7 @@ class FileReader:
         if parent == record.parentUuid:
             conversation.link(uuid, parent)  # an empty message still has children
 
-    def _say(self, record: Record, stream: Stream, spoken: list[tuple[Any, Block]], parent: str | None) -> None:
+    def _say(self, record: LogRecord, stream: Stream, spoken: list[tuple[Any, Block]], parent: str | None) -> None:
         """The texts of a user record; neighbours by the same author are one turn."""
         uuid, known = record.uuid, self._is_known(record.uuid)
         if not stream.prompt and isinstance(spoken[0][1], Text):
@@ -354,14 +354,14 @@ class FileReader:
         self.raw.odd_fields += 1
         self.raw.note(self._number, why)
 
-    def _learn_agent(self, record: Record, call_id: str) -> None:
+    def _learn_agent(self, record: LogRecord, call_id: str) -> None:
         agent = agent_of_result(record.toolUseResult)
         if agent:
             self.agent_calls[agent] = call_id
 
     # ---- other records -----------------------------------------------------------------------------------------
 
-    def _other(self, record: Record, line: bytes) -> None:
+    def _other(self, record: LogRecord, line: bytes) -> None:
         kind = record.type
         if kind not in RECORD_TYPES:
             self.raw.unknown_types[kind] += 1
@@ -385,7 +385,7 @@ class FileReader:
         else:
             self.main.conversation.link(record.uuid, record.parentUuid)
 
-    def _progress(self, record: Record, line: bytes) -> None:
+    def _progress(self, record: LogRecord, line: bytes) -> None:
         """A subagent's message inside a progress record, unless the subagent has a file of its own."""
         agent = (record.data.agentId if record.data is not None else None) or ""
         if (record.sessionId or "", agent) in self._known.agents:
@@ -406,7 +406,7 @@ class FileReader:
         elif inner.type == "user":
             self._user(inner, line, stream)
 
-    def _attachment(self, record: Record, whole: dict[str, Any]) -> None:
+    def _attachment(self, record: LogRecord, whole: dict[str, Any]) -> None:
         payload = whole.get("attachment")
         if isinstance(payload, dict) and "rendered" in whole:
             payload = {**payload, "rendered": whole["rendered"]}
@@ -431,7 +431,7 @@ class FileReader:
             conversation.say(record.uuid, record.parentUuid, found.author, found.tag, [Text(found.text)], loose=True)
         conversation.link(record.uuid, record.parentUuid)
 
-    def _system(self, record: Record, line: bytes) -> None:
+    def _system(self, record: LogRecord, line: bytes) -> None:
         conversation = self._side(record).conversation if record.isSidechain else self.main.conversation
         kind = record.subtype
         if kind == "compact_boundary":

@@ -58,7 +58,7 @@ _NAMES = frozenset(f.name for f in fields(Seen))
 
 
 @dataclass(slots=True)
-class Record:
+class IngestRecord:
     """The content of ingest.json; `since` is when a store without a record was last written."""
 
     files: list[dict[str, Any]] = field(default_factory=list)
@@ -93,15 +93,15 @@ def is_named(wanted: str, session_id: str, project: str) -> bool:
     return of_it or wanted in (project, project.rpartition("/")[2])
 
 
-def read_record(path: Path, *, sessions: Path) -> Record:
+def read_record(path: Path, *, sessions: Path) -> IngestRecord:
     """The record of a store; one without a record (made by an earlier version, or by hand) begins with what its sessions say."""
     written = datetime.fromtimestamp(sessions.stat().st_mtime, UTC).isoformat(timespec="seconds") if sessions.exists() else ""
     if not path.exists():
-        return Record(since=written)
+        return IngestRecord(since=written)
     try:
         value = json.loads(path.read_bytes())
         seen = {str(name): Seen(**{k: v for k, v in one.items() if k in _NAMES}) for name, one in value.get("sessions", {}).items()}
-        return Record(files=list(value["files"]), sessions=seen, forgotten=list(value.get("forgotten", ())), since=written)
+        return IngestRecord(files=list(value["files"]), sessions=seen, forgotten=list(value.get("forgotten", ())), since=written)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         fix = "move it away: the sessions stay, only when they were first seen is lost"
         raise DataError(f"not the record of a store: {error!r}", where=str(path), fix=fix) from error

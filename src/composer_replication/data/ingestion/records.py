@@ -75,7 +75,7 @@ class RawBlock(msgspec.Struct, gc=False):
     source: Source | None = None
 
 
-class Usage(msgspec.Struct, gc=False):
+class LogUsage(msgspec.Struct, gc=False):
     input_tokens: int | None = None
     cache_read_input_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
@@ -90,7 +90,7 @@ class Message(msgspec.Struct, gc=False):
     id: str | None = None
     model: str | None = None
     content: str | list[RawBlock] | None = None
-    usage: Usage | None = None
+    usage: LogUsage | None = None
 
 
 class ProgressData(msgspec.Struct, gc=False):
@@ -100,7 +100,7 @@ class ProgressData(msgspec.Struct, gc=False):
     agentId: str | None = None
 
 
-class Record(msgspec.Struct, gc=False):
+class LogRecord(msgspec.Struct, gc=False):
     """The fields of any record that reading needs at once; rarer ones are decoded from the same line by `rare`."""
 
     type: str = ""
@@ -122,7 +122,7 @@ class Record(msgspec.Struct, gc=False):
 
 
 class _Carried(msgspec.Struct):
-    message: Record | None = None
+    message: LogRecord | None = None
 
 
 class ProgressRecord(msgspec.Struct):
@@ -140,12 +140,12 @@ class BadRecord(Exception):
     """A line that is not a usable record; the text says why and never quotes the line."""
 
 
-decode_typed = msgspec.json.Decoder(Record).decode
+decode_typed = msgspec.json.Decoder(LogRecord).decode
 _PROGRESS = msgspec.json.Decoder(ProgressRecord).decode
 _AGENT_ID = msgspec.json.Decoder(_AgentId).decode
 
 
-def decode(line: bytes) -> tuple[Record, tuple[str, ...]]:
+def decode(line: bytes) -> tuple[LogRecord, tuple[str, ...]]:
     """The record of a line and the names of fields that were left out for their type; raises BadRecord.
 
     >>> decode(b'{"type":"user","uuid":"u1","version":3}')[1]
@@ -242,7 +242,7 @@ def _loads(line: bytes) -> Any:
         raise BadRecord(str(error)) from None
 
 
-def _decode_slowly(line: bytes) -> tuple[Record, tuple[str, ...]]:
+def _decode_slowly(line: bytes) -> tuple[LogRecord, tuple[str, ...]]:
     value = _loads(line)
     if not isinstance(value, dict):
         raise BadRecord("not a JSON object")
@@ -255,7 +255,7 @@ def _decode_slowly(line: bytes) -> tuple[Record, tuple[str, ...]]:
     left_out: list[str] = []
     while True:
         try:
-            return msgspec.convert(value, Record), tuple(left_out)
+            return msgspec.convert(value, LogRecord), tuple(left_out)
         except RecursionError:
             raise BadRecord("nested too deep") from None
         except UnicodeEncodeError:  # half of a surrogate pair where something else than text is wanted; the error names no field
@@ -288,7 +288,7 @@ def _unconvertible(value: dict[str, Any]) -> str | None:
     for name, inner in value.items():
         if name not in _NEEDED:
             try:
-                msgspec.convert({name: inner}, Record)
+                msgspec.convert({name: inner}, LogRecord)
             except UnicodeEncodeError:
                 return name
             except msgspec.ValidationError:

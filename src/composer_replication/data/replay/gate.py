@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from composer_replication.core.site import Answer
-from composer_replication.data.replay.agree import MIN_AGREED, Place, Tier, reader_of, supporters
+from composer_replication.data.replay.agree import MIN_AGREED, AnsweredTurn, Tier, comparison_of, supporters
 
 
 def usable(answer: Answer, *, min_confidence: float = 0.0) -> bool:
@@ -21,7 +21,7 @@ def usable(answer: Answer, *, min_confidence: float = 0.0) -> bool:
     return not answer.problem and (answer.confidence is None or answer.confidence >= min_confidence)
 
 
-def no_pair_for(place: Place, *, num_families: int, min_families: int, need_evidence: bool, gaps: bool) -> str:
+def no_pair_for(place: AnsweredTurn, *, num_families: int, min_families: int, need_evidence: bool, gaps: bool) -> str:
     """Why no answers at all make a pair of a place: after_error, no_evidence, too_few_families, or "" where they may.
 
     `num_families` are those that can answer, without the student's own. `gaps`: an environment can measure whether another message
@@ -34,13 +34,15 @@ def no_pair_for(place: Place, *, num_families: int, min_families: int, need_evid
     return "too_few_families" if num_families < min_families else ""
 
 
-def agrees(place: Place, answer: Answer, *, tiers: Sequence[Tier] = ("exact",)) -> bool:
+def agrees(place: AnsweredTurn, answer: Answer, *, tiers: Sequence[Tier] = ("exact",)) -> bool:
     """Whether an answer does what the student did, whichever of the tiers looks at it."""
-    reads = [reader_of(tier, place.scene) for tier in tiers]
+    reads = [comparison_of(tier, place.scene) for tier in tiers]
     return all(read(answer.turn) == read(place.own) for read in reads)
 
 
-def still_open(place: Place, *, left: int, min_families: int, tiers: Sequence[Tier] = ("exact",), min_confidence: float = 0.0) -> bool:
+def still_open(
+    place: AnsweredTurn, *, left: int, min_families: int, tiers: Sequence[Tier] = ("exact",), min_confidence: float = 0.0
+) -> bool:
     """Whether to ask the next of `left` teachers of families that have not been asked, after the answers at a place.
 
     Not where the first that could be used did what the student did: others who contradict both are rare, and few of them are right. Not
@@ -64,7 +66,7 @@ def still_open(place: Place, *, left: int, min_families: int, tiers: Sequence[Ti
     return False
 
 
-def worth_judging(place: Place, *, min_families: int, need_evidence: bool, gaps: bool) -> bool:
+def worth_judging(place: AnsweredTurn, *, min_families: int, need_evidence: bool, gaps: bool) -> bool:
     """Whether a judge could make a pair of the answers at a place, if it found those the same that are not the student's."""
     others = _others(place)
     num_families = len({answer.family for answer in others})
@@ -73,7 +75,7 @@ def worth_judging(place: Place, *, min_families: int, need_evidence: bool, gaps:
     return _votes(place, others, "judge").may_pair(0, min_families=min_families)
 
 
-def _others(place: Place) -> list[Answer]:
+def _others(place: AnsweredTurn) -> list[Answer]:
     """The answers that count: those of another family than the student's, whoever was asked."""
     return [answer for answer in place.answers if not place.own_family or answer.family != place.own_family]
 
@@ -104,8 +106,8 @@ class _Votes:
         return self.own + left >= MIN_AGREED and self.own + left > self.most
 
 
-def _votes(place: Place, answers: Sequence[Answer], tier: Tier) -> _Votes:
-    read = reader_of(tier, place.scene)
+def _votes(place: AnsweredTurn, answers: Sequence[Answer], tier: Tier) -> _Votes:
+    read = comparison_of(tier, place.scene)
     done, votes = read(place.own), supporters(answers, read)
     own = len(votes.get(done, ()))
     sizes = sorted((len(families) for action, families in votes.items() if action != done), reverse=True)

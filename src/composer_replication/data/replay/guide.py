@@ -80,7 +80,7 @@ async def replay_trace(
             one.state_id: _request(one, specs, redactor, max_tokens) for one, specs in zip(known, offered, strict=True) if one.messages
         }
         book = stack.enter_context(Ledger(file, max_usd=max_total_usd or 0.0))
-        run = _Run(Asker(book, limits=limits_of(named.values())), {one.state_id: {} for one in known})
+        run = _ReplayCall(Asker(book, limits=limits_of(named.values())), {one.state_id: {} for one in known})
         if max_total_usd is None:
             _say_the_bill(run.asker, everyone, requests.values(), book)
         run.problems["no message before the state"] += len(known) - len(requests)
@@ -116,7 +116,7 @@ class TeacherActions(dict[str, dict[str, dict[str, Any]]]):
 
 
 @dataclass(slots=True)
-class _Run:
+class _ReplayCall:
     """One call of `replay_trace`: what its teachers have said so far."""
 
     asker: Asker
@@ -192,7 +192,7 @@ def _say_the_bill(asker: Asker, teachers: Sequence[Teacher], requests: Iterable[
         )
 
 
-def _warn(run: _Run, *, num_calls: int, file: Path) -> None:
+def _warn(run: _ReplayCall, *, num_calls: int, file: Path) -> None:
     if num := run.problems.total():
         told = [f"{name} ({number})" for name, number in run.problems.most_common(_TOLD)]
         rest = len(+run.problems) - len(told)

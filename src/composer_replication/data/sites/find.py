@@ -17,12 +17,12 @@ from composer_replication.core.site import Category, Site
 from composer_replication.core.surroundings import without_keys
 from composer_replication.core.trace import Session
 from composer_replication.data.sites.by_path import load_function, users_code
-from composer_replication.data.sites.detectors import Detector, failed_check, hidden_error, repeated_call, tool_error
+from composer_replication.data.sites.detectors import Detector, failed_check, find_repeated_calls, hidden_error, tool_error
 from composer_replication.data.sites.shell_rules import PATH_EXPLORED
 
 DETECTORS: dict[str, Detector] = {
     "tool_error": tool_error,
-    "repeated_call": repeated_call,
+    "repeated_call": find_repeated_calls,
     "hidden_error": hidden_error,
     "failed_check": failed_check,
 }

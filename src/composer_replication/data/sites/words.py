@@ -23,10 +23,10 @@ class OpenQuoteError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class ShellWord:
     """One word without its quotes. `glob`: it holds an unquoted pattern; `expands`: a variable, a substitution or braces.
 
-    `commands` are the lines inside its `$(...)` and backticks. Example: Word("$(pwd)/a", expands=True, commands=("pwd",))
+    `commands` are the lines inside its `$(...)` and backticks. Example: ShellWord("$(pwd)/a", expands=True, commands=("pwd",))
     """
 
     text: str
@@ -48,7 +48,7 @@ class Operator:
         return self.text[0] in "<>" or self.text in ("&>", "&>>")
 
 
-def split(line: str) -> list[Word | Operator]:
+def split(line: str) -> list[ShellWord | Operator]:
     """The words and operators of a line, in order; raises OpenQuoteError where a quote or a substitution stays open.
 
     >>> [t.text for t in split("cd 'a b'&&ls -l>out # note")]
@@ -59,7 +59,7 @@ def split(line: str) -> list[Word | Operator]:
 
 class _Splitter:
     def __init__(self, line: str) -> None:
-        self.line, self.at, self.found = line, 0, list[Word | Operator]()
+        self.line, self.at, self.found = line, 0, list[ShellWord | Operator]()
         self._clear()
 
     def _clear(self) -> None:
@@ -70,10 +70,10 @@ class _Splitter:
         if self.started:
             text = "".join(self.parts)
             braces = not self.quoted and any("," in inner or ".." in inner for inner in _BRACES.findall(text))
-            self.found.append(Word(text, self.glob, self.expands or braces, tuple(self.commands), self.quoted))
+            self.found.append(ShellWord(text, self.glob, self.expands or braces, tuple(self.commands), self.quoted))
         self._clear()
 
-    def run(self) -> list[Word | Operator]:
+    def run(self) -> list[ShellWord | Operator]:
         line = self.line
         while self.at < len(line):
             char = line[self.at]

@@ -17,11 +17,11 @@ from typing import Any
 from composer_replication.core.codec import read_answers
 from composer_replication.core.errors import DataError, TeacherError
 from composer_replication.core.site import Answer
-from composer_replication.core.teacher import FREE, REFUSED, Price, Reply, Request, Usage
+from composer_replication.core.teacher import FREE, REFUSED, Price, Request, TeacherReply, Usage
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedTeacher:
     """One teacher of a file: its answers by place. They were paid for when they were given."""
 
     name: str
@@ -39,7 +39,7 @@ class Recorded:
         """It reads no tokens."""
         return 0
 
-    async def ask(self, request: Request) -> Reply:
+    async def ask(self, request: Request) -> TeacherReply:
         """The answer of the file to the place that the request is about; raises TeacherError where there is none."""
         answer = self.answers.get(request.about)
         if answer is None:
@@ -49,10 +49,10 @@ class Recorded:
         )
         problem = "" if answer.problem.startswith(REFUSED) else answer.problem  # this run's recipe judges anew
         facts = {"provider": answer.provider, "confidence": answer.confidence, "family": answer.family}
-        return Reply(turn=answer.turn, usage=usage, problem=problem, **facts)
+        return TeacherReply(turn=answer.turn, usage=usage, problem=problem, **facts)
 
 
-def recorded_teachers(path: Path) -> tuple[Recorded, ...]:
+def recorded_teachers(path: Path) -> tuple[RecordedTeacher, ...]:
     """The teachers of an answers file; raises DataError where one name has two families or answers a place twice.
 
     Answers by another author may be of another family, because the server had another model answer; the teacher's is the most usual one.
@@ -68,4 +68,4 @@ def recorded_teachers(path: Path) -> tuple[Recorded, ...]:
         if answer.site_id in answers:
             raise DataError(f"teacher {answer.teacher!r} answers {answer.site_id} twice", where=str(path), fix="keep one of them")
         answers[answer.site_id] = answer
-    return tuple(Recorded(name, found[name].most_common(1)[0][0], answers) for name, answers in by_name.items())
+    return tuple(RecordedTeacher(name, found[name].most_common(1)[0][0], answers) for name, answers in by_name.items())

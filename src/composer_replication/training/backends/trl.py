@@ -44,13 +44,13 @@ from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.training.backends._compat import bases, name_of, require_trl, teach_to_read_calls, tokenizer_beside
 from composer_replication.training.backends.trl_channels import INPUTS, Scorer, channel_steps, new_sums, only, padded, tapped
-from composer_replication.training.backends.trl_rollouts import HintProducer, Made, Played
+from composer_replication.training.backends.trl_rollouts import HintProducer, Made, TrlRollout
 from composer_replication.training.health import Health
 from composer_replication.training.optimiser import GradientClip
 from composer_replication.training.reference import Reference, references
 from composer_replication.training.sampler import Sampler, share
 from composer_replication.training.state import channel_weights
-from composer_replication.training.step import gradient_norm, measure
+from composer_replication.training.step import gradient_norm, measure_channels
 
 _Trainer, _Config = bases()
 EXAMPLES, COUNTS = "composer_examples", "composer_counts"
@@ -247,7 +247,7 @@ class ComposerReplicationTrainer(_Trainer):
         place = f"step-{self.state.global_step}:{self.accelerator.process_index}"
         masks = [[1] * len(ids) for ids in completion_ids] if tool_mask is None else tool_mask
         played = [
-            Played(name=f"{place}:{i}", prompt=prompt, prompt_ids=p, completion_ids=c, tool_mask=mask, messages=messages)
+            TrlRollout(name=f"{place}:{i}", prompt=prompt, prompt_ids=p, completion_ids=c, tool_mask=mask, messages=messages)
             for i, (prompt, p, c, mask, messages) in enumerate(zip(prompts, prompt_ids, completion_ids, masks, completions, strict=True))
         ]
         if not self._weights["hint"] and self._on_rollouts is None:  # nobody reads the sessions
@@ -275,7 +275,7 @@ class ComposerReplicationTrainer(_Trainer):
             losses.append(self._scorer.hint(batch, hidden[0], places, counts=counts))
             self._sums[CHANNELS.index("hint"), INPUTS] += batch.counts.hint_views
         losses += self._preference(model, hidden)
-        measure(self._sums, losses, hidden)
+        measure_channels(self._sums, losses, hidden)
         scales = channel_scales(self._weights, self._means, balance=self._settings.balance)
         if self.args.hint_sites:
             scales["hint"] *= min(1.0, int(inputs[f"{COUNTS}_views"]) / self.args.hint_sites)

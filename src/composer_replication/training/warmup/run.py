@@ -1,6 +1,6 @@
 """The warm-up of the tiny student: cross-entropy on lessons, with what makes copying form early.
 
-    model = warm_up(tokenizer, plan=Plan(steps=900, seed=7), on_step=print)
+    model = warm_up(tokenizer, plan=WarmUpSettings(steps=900, seed=7), on_step=print)
 
 Matrices are moved by Muon, the rest by AdamW, and the first steps also train on random names said twice: with AdamW alone a student of this
 size is still at a loss of 0.39 after 550 steps, with both it is at 0.14 after 150 (measured on an earlier workshop). The rate is
@@ -36,7 +36,7 @@ BUCKETS = 8  # so many batches of lessons are made at once and sorted by length,
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class WarmUpSettings:
     """One warm-up: how long, how fast, on whose habits; `copy_steps` steps hold the copy curriculum."""
 
     steps: int = 1100
@@ -50,7 +50,7 @@ class Plan:
     led: float = 0.0
 
 
-def warm_up(tokenizer: Any, *, plan: Plan, model: Any = None, on_step: Callable[[int, float, Any], None] | None = None) -> Any:
+def warm_up(tokenizer: Any, *, plan: WarmUpSettings, model: Any = None, on_step: Callable[[int, float, Any], None] | None = None) -> Any:
     """A student that plays the workshop as carelessly as its teacher and follows hints; from random weights, or `model` goes on."""
     if model is None:
         model = make_tiny(tokenizer, seed=plan.seed, head_dim=HEAD_DIM, feed_forward=FEED_FORWARD)
@@ -80,10 +80,10 @@ def warm_up(tokenizer: Any, *, plan: Plan, model: Any = None, on_step: Callable[
     return model.eval()
 
 
-def schedule(step: int, plan: Plan) -> float:
+def schedule(step: int, plan: WarmUpSettings) -> float:
     """The share of the rate at a step: up over `ramp` steps, constant, then down to a twentieth over the last half.
 
-    >>> [round(schedule(step, Plan(steps=100, ramp=10)), 2) for step in (0, 9, 40, 75, 99)]
+    >>> [round(schedule(step, WarmUpSettings(steps=100, ramp=10)), 2) for step in (0, 9, 40, 75, 99)]
     [0.1, 1.0, 1.0, 0.52, 0.07]
     """
     down = min(1.0, (1 - step / plan.steps) / 0.5)
@@ -97,7 +97,7 @@ def mean_loss(model: Any, rows: list[TrainingExample], *, pad_id: int) -> Tensor
     return lm_ce(project(model, targets.predictors(final_hidden(model, batch.student.ids_BT))), targets.ids_N).mean()
 
 
-def _batches(renderer: Renderer, plan: Plan) -> Iterator[list[TrainingExample]]:
+def _batches(renderer: Renderer, plan: WarmUpSettings) -> Iterator[list[TrainingExample]]:
     """Endless batches of lessons, none twice."""
     rng, tests, made = random.Random(stage_seed(plan.seed, "batches")), Reckoner(), plan.lessons * BUCKETS
     for first in itertools.count(0, made):

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from composer_replication.core.errors import SessionError
 from composer_replication.core.trace import ENVIRONMENT, HARNESS, HUMAN, Opaque, Text, ToolCall, ToolResult, Turn
 from composer_replication.rollouts.envs.env import Opening, Reply, RunsIn
-from composer_replication.rollouts.envs.workshop.judge import RunsTests, Verdict, run_tests
+from composer_replication.rollouts.envs.workshop.judge import RunsTests, TestReport, run_tests
 from composer_replication.rollouts.envs.workshop.tasks import Task
 from composer_replication.rollouts.envs.workshop.vocabulary import LISTER, TESTER
 
@@ -82,7 +82,7 @@ class WorkshopEnv:
         self.tally = Tally()
         self.spent = 0
         self.edited = self.tested = self.finished = self.done = self._opened = False
-        self._verdicts: dict[tuple[tuple[str, str], ...], Verdict] = {}
+        self._verdicts: dict[tuple[tuple[str, str], ...], TestReport] = {}
 
     def open(self) -> Opening:
         """The system message, the request, and this task's tools."""
@@ -134,7 +134,7 @@ class WorkshopEnv:
         """End the episode; the sandbox is the caller's."""
         self.done = True
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> TestReport:
         """What every test, visible and hidden, says of the files as they are; a state that was run in this episode is not run again."""
         state = tuple(sorted(self.files.items()))
         if state not in self._verdicts:

@@ -42,7 +42,7 @@ from composer_replication.rollouts.envs.workshop.tasks import Check, Task, fresh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class TestReport:
     """What the tests said about one state of the files; `failures` are lines of visible tests, as a player is shown them."""
 
     failures: tuple[str, ...]
@@ -58,7 +58,7 @@ class RunsTests(Protocol):
         ...
 
 
-def run_tests(task: Task, files: Mapping[str, str], *, sandbox: RunsTests) -> Verdict:
+def run_tests(task: Task, files: Mapping[str, str], *, sandbox: RunsTests) -> TestReport:
     """Run the tests of a task on these files; only failures of the visible ones are put into words."""
     as_allowed = not task.changed_elsewhere(files)
     not_judged = {t.path: why for t in task.targets if (why := not_plain(task.line_now(t, files), name=t.name))} if as_allowed else {}
@@ -71,7 +71,7 @@ def run_tests(task: Task, files: Mapping[str, str], *, sandbox: RunsTests) -> Ve
     for check, answer, right in zip(task.visible, answers, passed, strict=False):
         if not right or check.path in not_judged:
             failures.append((check, answer.error if not right else not_judged[check.path]))
-    return Verdict(
+    return TestReport(
         failures=tuple(f"FAILED {check.text}" + (f" ({why})" if why else "") for check, why in failures),
         failed_paths=tuple(check.path for check, _ in failures),
         all_pass=judged and all(passed),

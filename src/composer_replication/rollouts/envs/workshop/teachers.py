@@ -12,7 +12,7 @@ from functools import lru_cache
 from composer_replication.core.site import Answer
 from composer_replication.core.teacher import Request
 from composer_replication.core.trace import Session, Turn
-from composer_replication.data.replay.actions import canonical
+from composer_replication.data.replay.actions import canonical_action
 from composer_replication.data.replay.agree import MIN_AGREED
 from composer_replication.data.teachers.scripted import Scripted
 from composer_replication.rollouts.envs.workshop.demonstrators import FAMILIES, teacher_answers
@@ -68,6 +68,6 @@ def gap_here(session: Session, turn: int, message: Turn, sandbox: Sandbox) -> fl
         return None
     env = env_before(session, turn, sandbox=sandbox)
     env.reply(own)
-    still = sum(canonical(answer.turn) == canonical(message) for answer in teacher_answers(env, site_id=""))
+    still = sum(canonical_action(answer.turn) == canonical_action(message) for answer in teacher_answers(env, site_id=""))
     env.close()
     return 1.0 if still >= MIN_AGREED else None
