@@ -25,17 +25,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from composer_replication.core.config.data import IngestSettings, SitesSettings
-from composer_replication.core.config.rollouts import ReplaySettings
+from composer_replication.core.config.data_settings import IngestSettings, SitesSettings
+from composer_replication.core.config.rollout_settings import ReplaySettings
 from composer_replication.core.redact import Redactor
 from composer_replication.core.site import TARGET_CATEGORIES
 from composer_replication.core.trace import Session, Turn
 from composer_replication.data.ingestion.claude_code import ingest
-from composer_replication.data.ingestion.find import find_logs
+from composer_replication.data.ingestion.find_logs import find_logs
 from composer_replication.data.replay.gather import teacher_requests
 from composer_replication.data.replay.prompt import BYTES_PER_TOKEN, MESSAGE_TOKENS, estimate_message_tokens, without_thinking
 from composer_replication.data.replay.steps import ReplayStep, all_steps, choose_steps
-from composer_replication.data.sites.find import find_sites
+from composer_replication.data.sites.find_sites import find_sites
 
 WHOLE = ReplaySettings(max_prompt_tokens=10**9)
 

@@ -52,7 +52,7 @@ from composer_replication.losses.channel import CHANNELS, Channel
 from composer_replication.losses.divergence import jsd
 from composer_replication.losses.policy import dr_grpo, token_logprobs
 from composer_replication.losses.preference import dpo
-from composer_replication.models.load import Student
+from composer_replication.models.load_student import Student
 from composer_replication.tokens.batch import collate, count
 from composer_replication.tokens.example import HintView, PreferencePair, SampledMessage, TrainingExample
 from composer_replication.training.packing import micros_of, session_trees

@@ -11,7 +11,7 @@ A mutant is a search and a replacement inside a named function, class or constan
     tests = ["tests/data/sites/test_find.py::test_the_site_is_the_message_with_the_call"]
 
     [[changes]]
-    file = "src/composer_replication/data/sites/find.py"
+    file = "src/composer_replication/data/sites/find_sites.py"
     within = "find_sites"
     search = "turn=ref.turn"
     replace = "turn=ref.turn + 1"

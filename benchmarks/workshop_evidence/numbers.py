@@ -20,7 +20,7 @@ from typing import Any
 
 from composer_replication.cli.demo_settings import AFTER
 from composer_replication.core.config.base import stage_seed
-from composer_replication.core.config.rollouts import EvaluateSettings
+from composer_replication.core.config.rollout_settings import EvaluateSettings
 from composer_replication.core.errors import DataError
 from composer_replication.evaluation.players import Player, Shown, play_one
 from composer_replication.evaluation.rows import SUCCESS, paired, row

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from composer_replication.core.codec import read_answers, read_sessions, record_to_json
-from composer_replication.core.config.rollouts import ReplaySettings
+from composer_replication.core.config.rollout_settings import ReplaySettings
 from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.redact import Redactor
 from composer_replication.core.site import Answer, Preference
@@ -43,7 +43,7 @@ from composer_replication.data.teachers.asking import Asker
 from composer_replication.data.teachers.scripted import Scripted
 from composer_replication.rollouts.envs.workshop.demonstrators import DONE_TEXT
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.teachers import scripted_teachers
+from composer_replication.rollouts.envs.workshop.scripted_teachers import scripted_teachers
 from composer_replication.rollouts.envs.workshop.vocabulary import LISTER, TESTER
 
 TEACHERS = (

@@ -21,7 +21,7 @@ from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM, TrainerCa
 from composer_replication.core.config.root import Config
 from composer_replication.losses.channel import CHANNELS
 from composer_replication.models.forward import final_hidden, project, scoring
-from composer_replication.models.load import Student
+from composer_replication.models.load_student import Student
 from composer_replication.rollouts.groups import advantages
 from composer_replication.tokens.batch import micro_batches
 from composer_replication.tokens.example import HintView, PreferencePair, SampledMessage, TrainingExample

@@ -17,13 +17,13 @@ from composer_replication.rollouts.envs.workshop.lessons import Reckoner
 from composer_replication.rollouts.envs.workshop.sandbox import SandboxRun
 from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.training import guard as guard_module
-from composer_replication.training import vitals
+from composer_replication.training import rollback as guard_module
+from composer_replication.training import rollout_metrics as vitals
 from composer_replication.training.backends import trl_guard
 from composer_replication.training.backends.trl_guard import LOST, WatchedTools, as_rollout, as_step
 from composer_replication.training.backends.trl_rollouts import record_rollout
 from composer_replication.training.live import RolloutSource
-from composer_replication.training.vitals import Drift
+from composer_replication.training.rollout_metrics import Drift
 from tests.backends.test_trl_rollouts import EPISODE, MISSING, answered, played, said
 from tests.backends.test_trl_tools import SEED, solve
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.workshop_evidence.numbers import block_of, evaluation_seed_of, level_numbers, pooled, pooled_row, questions
-from composer_replication.core.config.rollouts import EvaluateSettings
+from composer_replication.core.config.rollout_settings import EvaluateSettings
 from composer_replication.core.errors import DataError
 from composer_replication.evaluation.rows import paired
 from composer_replication.evaluation.success import EpisodeResult, evaluation_tasks

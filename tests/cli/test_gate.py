@@ -11,7 +11,7 @@ from composer_replication.core.codec import record_to_json
 from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.rundir import sha256_of
 from composer_replication.core.site import Hint, Site
-from composer_replication.report.words import REASONS
+from composer_replication.report.explanations import REASONS
 from tests.cli.workspace import files, fill, recompose, session, site
 
 pytestmark = pytest.mark.train

@@ -9,7 +9,7 @@ import pytest
 from composer_replication.core.codec import read_anchors, read_answers, read_preferences, read_sessions, write_sessions
 from composer_replication.data.replay.actions import canonical_action
 from composer_replication.rollouts.envs.workshop.demonstrators import FAMILIES, oracle
-from composer_replication.rollouts.envs.workshop.recorded import env_before
+from composer_replication.rollouts.envs.workshop.recorded_task import env_before
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.tokens.artefact import load_dataset
 from tests.cli.workspace import files, recompose, session

@@ -33,7 +33,7 @@ WRITES = {"write_text", "write_bytes", "mkdir", "makedirs", "save_pretrained", "
 OWN_HOME = {"core/files.py"}
 EXCUSED = {
     "core/rundir.py": "claims a folder for a run: mkdir decides between two that start at once; its mode is set there",
-    "models/export.py": "writes into a folder that its caller made and makes private",
+    "models/pretrained_folder.py": "writes into a folder that its caller made and makes private",
     "training/generator.py": "weights for a server, which may run as another user",
     "data/curate/data_juicer.py": "inside a TemporaryDirectory, which is its owner's",
 }

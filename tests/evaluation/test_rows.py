@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from composer_replication.core.config.rollouts import EvaluateSettings
+from composer_replication.core.config.rollout_settings import EvaluateSettings
 from composer_replication.core.errors import DataError
 from composer_replication.core.trace import ENVIRONMENT, Segment, Text, ToolCall, ToolResult, Turn
 from composer_replication.evaluation.recurrence import mistakes_of

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from composer_replication.losses import fused_compiled, fused_eager, fused_sweep
 from composer_replication.losses.divergence import jsd
 from composer_replication.losses.fused import fused_divergence, fused_entropy, fused_logprobs, fused_rows
-from composer_replication.losses.hint import hint_divergence
+from composer_replication.losses.hint_loss import hint_divergence
 from composer_replication.losses.policy import token_logprobs
 from composer_replication.models.forward import Head
 

@@ -24,7 +24,7 @@ from composer_replication.losses.sampled import (
     sequence_sums,
 )
 from composer_replication.losses.surrogates import cispo, gspo, off_policy_keep, ppo_clip, sapo, sequence_ratio, vespo
-from composer_replication.losses.trust import dppo, dppo_symmetric, reference_kl
+from composer_replication.losses.trust_region import dppo, dppo_symmetric, reference_kl
 
 SEQUENCE = np.array([0, 0, 0, 1, 2, 2, 2, 2, 3, 3, 3, 3])
 LENGTHS = np.array([3, 1, 4, 4])

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from composer_replication.core.config.teachers import TeacherSettings
+from composer_replication.core.config.teacher_settings import TeacherSettings
 from composer_replication.core.errors import TeacherError
 from composer_replication.core.teacher import Request, TeacherReply
 from composer_replication.core.trace import Turn
 from composer_replication.data.teachers.openai_compatible import OpenAICompatible
-from composer_replication.rollouts.envs.workshop.env import WorkshopEnv
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.rollouts.envs.workshop.tasks import make_task
+from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
 from tests.peers.serving import missing, served
 
 pytestmark = [pytest.mark.train, pytest.mark.skipif(bool(missing()), reason=missing() or "there")]

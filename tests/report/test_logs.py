@@ -13,9 +13,9 @@ from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.rundir import RunDir, sha256_of
 from composer_replication.core.trace import Text, ToolCall, Turn
 from composer_replication.report.charts import CHAR_WIDTH, NAME_CHARS, interval_chart
-from composer_replication.report.logs import logs_view, outcome_tally, read_logs
-from composer_replication.report.run import run_report
+from composer_replication.report.logs_view import logs_view, outcome_tally, read_logs
 from composer_replication.report.run_page import run_page
+from composer_replication.report.run_report import run_report
 from tests.report.pages import EVIL, Page, a_run, a_session, its_sites, write
 
 METRICS = ("recurrence", "ok", "other", "malformed", "undecided")

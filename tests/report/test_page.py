@@ -22,8 +22,8 @@ from composer_replication.report.charts import Line, line_chart, thin
 from composer_replication.report.html import asset, document, el
 from composer_replication.report.page import CUT_NOTE, MAX_BYTES
 from composer_replication.report.rollout_sites import BARE, NOT_KEPT
-from composer_replication.report.run import run_report
 from composer_replication.report.run_page import run_page
+from composer_replication.report.run_report import run_report
 from composer_replication.report.sites_section import NEITHER, TEACHER_ONLY, shade
 from composer_replication.report.work import choose_sites, work_view
 from tests.report.pages import EVIL, Page, a_run, a_session, build, evaluation, fill, its_sites, write

@@ -15,15 +15,15 @@ import pytest
 from composer_replication.core.codec import read_sessions, write_sessions
 from composer_replication.core.errors import ConfigError, SandboxError
 from composer_replication.core.trace import HUMAN, Session, Text, ToolCall, ToolResult, ToolSpec, Turn
-from composer_replication.rollouts.border import clean_text
-from composer_replication.rollouts.crew import CallPool, PooledCall
+from composer_replication.rollouts.call_pool import CallPool, PooledCall
+from composer_replication.rollouts.env_validation import clean_text
 from composer_replication.rollouts.envs.env import Opening, Reply
 from composer_replication.rollouts.episode import CUT, ChatFormat, Episode, Rollout
-from composer_replication.rollouts.meter import SamplingStats
 from composer_replication.rollouts.sampler import sample_rollouts
 from composer_replication.rollouts.sampling import EpisodeLimits, Sampling
+from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.rollouts.tools import Tool, ToolEnv, issue
-from composer_replication.training.vitals import behaviour
+from composer_replication.training.rollout_metrics import behaviour
 from tests.rollouts.small_world import Parrot, Shelf, message_ids, parroted, tiny
 from tests.tokens.students import renderer
 

@@ -16,8 +16,8 @@ from composer_replication.models.forward import final_hidden, project, scoring
 from composer_replication.rollouts import episode as episodes
 from composer_replication.rollouts.envs.env import Reply
 from composer_replication.rollouts.episode import CUT, MALFORMED, Rollout
-from composer_replication.rollouts.meter import SamplingStats
 from composer_replication.rollouts.sampler import Sampling, sample_rollouts
+from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.tokens.renderer import Renderer
 from tests.rollouts.small_world import Parrot, Shelf, message_ids, parroted, talks, tiny
 from tests.tokens.students import CASES, renderer

@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCau
 
 from composer_replication.core.config.root import Config
 from composer_replication.core.rundir import RunDir, create_run
-from composer_replication.models.load import Student
+from composer_replication.models.load_student import Student
 from composer_replication.tokens.batch import count, micro_batches
 from composer_replication.tokens.example import HintView, PreferencePair, SampledMessage, Span, TrainingExample
 from composer_replication.training.state import Trainer, make_trainer

@@ -14,7 +14,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from composer_replication.core.config.root import Config
 from composer_replication.core.trace import Text, ToolCall, Turn
-from composer_replication.models.load import Student
+from composer_replication.models.load_student import Student
 from composer_replication.rollouts.groups import MakeEnv
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer

@@ -13,7 +13,7 @@ import torch
 from pydantic import ValidationError
 from transformers import AutoModelForCausalLM
 
-from composer_replication.core.config.rollouts import RolloutSettings
+from composer_replication.core.config.rollout_settings import RolloutSettings
 from composer_replication.core.errors import ConfigError, DataError, StoppedError
 from composer_replication.core.rundir import RunDir
 from composer_replication.rollouts.served import Completion, GenerationRequest

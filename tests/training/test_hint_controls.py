@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from composer_replication.core.config.hint import HintSettings
+from composer_replication.core.config.hint_settings import HintSettings
 from composer_replication.core.errors import AlignmentError, ConfigError
-from composer_replication.models.load import Student
+from composer_replication.models.load_student import Student
 from composer_replication.tokens.batch import collate, count
 from composer_replication.tokens.example import HintView, SampledMessage, TrainingExample
 from composer_replication.training.channels import channel_losses

@@ -17,7 +17,7 @@ from composer_replication.rollouts.groups import sample_groups
 from composer_replication.training import live as live_module
 from composer_replication.training import world as world_module
 from composer_replication.training.live import LiveStep, check_ids, example_of, few, group_advantages
-from composer_replication.training.vitals import behaviour, num_unresolvable
+from composer_replication.training.rollout_metrics import behaviour, num_unresolvable
 from composer_replication.training.world import TaskSource, check_trainable, open_world, training_tasks
 from tests.training.scripted import careless_sample, live_config, make_live, perfect_sample, renderer, workshop
 

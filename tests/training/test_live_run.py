@@ -17,23 +17,23 @@ from safetensors.torch import load_file
 from composer_replication.core.codec import read_hints, read_sessions
 from composer_replication.core.errors import ConfigError, DataError, StoppedError
 from composer_replication.core.rundir import RunDir
-from composer_replication.models.load import Student
+from composer_replication.models.load_student import Student
 from composer_replication.report.rollout_sites import NOT_KEPT
-from composer_replication.report.run import run_report
 from composer_replication.report.run_page import run_page
+from composer_replication.report.run_report import run_report
 from composer_replication.rollouts.envs.workshop.demonstrators import say
 from composer_replication.tokens.example import PreferencePair, TrainingExample
-from composer_replication.training import guard as guard_module
 from composer_replication.training import live as live_module
 from composer_replication.training import loop as loop_module
-from composer_replication.training import vitals as vitals_module
-from composer_replication.training.journal import RunLogger
+from composer_replication.training import rollback as guard_module
+from composer_replication.training import rollout_metrics as vitals_module
+from composer_replication.training.batch_sampler import Sampler
 from composer_replication.training.loop import train
 from composer_replication.training.reference import frozen
 from composer_replication.training.rewards import sampled_spans, start_kl
-from composer_replication.training.sampler import Sampler
+from composer_replication.training.rollout_metrics import Drift, drift
+from composer_replication.training.run_logger import RunLogger
 from composer_replication.training.state import make_trainer
-from composer_replication.training.vitals import Drift, drift
 from composer_replication.training.world import TaskSource
 from tests.training.scripted import careless_sample, live_config, make_live, perfect_sample, scripted, tiny_student, workshop
 from tests.training.small_student import make_config, make_example, make_pair, make_run, make_student

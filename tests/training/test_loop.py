@@ -13,13 +13,13 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from composer_replication.core.config.student import LoraSettings, StudentSettings
+from composer_replication.core.config.student_settings import LoraSettings, StudentSettings
 from composer_replication.core.errors import AlignmentError, ConfigError, DataError, StoppedError
 from composer_replication.losses.channel import CHANNELS, Channel, ChannelLoss
 from composer_replication.losses.divergence import jsd
 from composer_replication.losses.fused import fused_divergence
 from composer_replication.losses.total import total_loss
-from composer_replication.models.load import Student, load_student
+from composer_replication.models.load_student import Student, load_student
 from composer_replication.tokens.batch import count, micro_batches
 from composer_replication.tokens.example import PreferencePair
 from composer_replication.training.loop import train

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from composer_replication.core.config.train import HealthSettings, PolicySettings
+from composer_replication.core.config.train_settings import HealthSettings, PolicySettings
 from composer_replication.core.errors import AlignmentError, ConfigError
 from composer_replication.rollouts.groups import Group, Groups, advantages, fresh, scaled_advantages
 from composer_replication.rollouts.sampler import sample_rollouts

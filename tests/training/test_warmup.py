@@ -10,8 +10,8 @@ import torch
 from composer_replication.rollouts.envs.workshop.demonstrators import Habits
 from composer_replication.rollouts.envs.workshop.lessons import Reckoner, make_lesson
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.training.warmup.run import COPY_LENGTH, WarmUpSettings, copies, mean_loss, warm_up
 from composer_replication.training.warmup.tokenizer import FAMILY, workshop_tokenizer
+from composer_replication.training.warmup.warm_up import COPY_LENGTH, WarmUpSettings, copies, mean_loss, warm_up
 
 LESSONS = [make_lesson(f"unseen:{i}", habits=Habits(), tests=Reckoner()) for i in range(60)]
 
@@ -64,7 +64,7 @@ def test_the_same_seed_gives_the_same_student_and_it_learns_the_lessons(tokenize
 def test_only_what_the_player_says_is_trained(tokenizer: object) -> None:
     """Moving a token that the environment wrote must not be rewarded: its logits get no gradient."""
     from composer_replication.models.tiny import make_tiny
-    from composer_replication.training.warmup.run import _batches
+    from composer_replication.training.warmup.warm_up import _batches
 
     model = make_tiny(tokenizer, seed=0)
     renderer = Renderer.for_tokenizer(tokenizer)

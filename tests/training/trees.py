@@ -10,7 +10,7 @@ from torch import Tensor
 
 from composer_replication.core.config.root import Config
 from composer_replication.losses.channel import CHANNELS, Channel
-from composer_replication.models.load import Student
+from composer_replication.models.load_student import Student
 from composer_replication.tokens.example import HintView, PreferencePair, SampledMessage, Span, TrainingExample
 from composer_replication.training.health import ChannelStep
 from composer_replication.training.packing import Micro, micros_of, session_trees

@@ -11,11 +11,11 @@ from typing import Any
 from composer_replication.cli.build_split import split_counts
 from composer_replication.cli.build_text import lost_channel, show_build
 from composer_replication.cli.flags import Common
-from composer_replication.cli.gate import kept_kinds, say_gate
+from composer_replication.cli.hint_gate import kept_kinds, say_gate
 from composer_replication.cli.job import Job, open_job
-from composer_replication.cli.student import FOLDER, make_tokenizer
+from composer_replication.cli.student_tokenizer import FOLDER, make_tokenizer
 from composer_replication.core.codec import read_anchors, read_hints, read_preferences, read_sessions, read_sites
-from composer_replication.core.config.data import HeldOutSettings
+from composer_replication.core.config.data_settings import HeldOutSettings
 from composer_replication.core.files import save_folder
 from composer_replication.core.rundir import sha256_of
 from composer_replication.tokens.artefact import build_report, count_items, write_dataset

@@ -17,8 +17,8 @@ from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.site import Preference
 from composer_replication.data.curate.curator import LEAKS, Curator, Dropped
 from composer_replication.data.curate.data_juicer import DataJuicer, curate_with
-from composer_replication.data.curate.export import export_rows
 from composer_replication.data.curate.pair import Pair, session_pairs
+from composer_replication.data.curate.pair_export import export_rows
 from composer_replication.data.curate.recipe import DUPLICATES, load_recipe
 from composer_replication.tokens.split import is_held_out
 

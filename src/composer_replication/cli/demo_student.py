@@ -32,10 +32,10 @@ def record_sessions(job: Job, student: Path, folder: Path, *, num_sessions: int)
     """The student's careless sessions on training tasks, as Claude Code would have logged them."""
     import torch
 
-    from composer_replication.core.config.student import StudentSettings
-    from composer_replication.models.load import load_student
+    from composer_replication.core.config.student_settings import StudentSettings
+    from composer_replication.models.load_student import load_student
     from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-    from composer_replication.rollouts.record import record_logs
+    from composer_replication.rollouts.record_episodes import record_logs
     from composer_replication.rollouts.sampler import Sampling
     from composer_replication.tokens.hf import load_tokenizer
     from composer_replication.tokens.renderer import Renderer

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from composer_replication.cli.job import Job
-from composer_replication.report.logs import outcome_tally
+from composer_replication.report.logs_view import outcome_tally
 
 if TYPE_CHECKING:
-    from composer_replication.evaluation.logs import HeldOut
+    from composer_replication.evaluation.held_out_logs import HeldOut
 
 SHOWN, LINE_CHARS = 3, 160
 

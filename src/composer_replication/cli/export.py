@@ -12,7 +12,7 @@ from composer_replication.cli.flags import Common
 from composer_replication.cli.job import open_job
 from composer_replication.cli.problems import UsageError
 from composer_replication.cli.resuming import chosen_player
-from composer_replication.cli.student import TINY
+from composer_replication.cli.student_tokenizer import TINY
 from composer_replication.core.errors import ConfigError, DataError, need
 from composer_replication.core.files import move_into_place, scratch_folder, write_text
 from composer_replication.core.jsonl import write_json
@@ -46,7 +46,7 @@ def export_command(
         raise UsageError("--adapter and --merged are two forms", fix="give one of them")
     for package in ("torch", "transformers"):
         need(package, extra="train")
-    from composer_replication.evaluation.export import write_student
+    from composer_replication.evaluation.student_export import write_student
 
     folder, player = chosen_player(job, "export", run, name="exported")
     job.tell_changed(folder)

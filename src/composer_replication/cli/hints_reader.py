@@ -15,13 +15,13 @@ from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.teacher import Teacher, worst_usd
 from composer_replication.core.trace import Session
-from composer_replication.data.hints.reader import Reading, read_session, reading_requests
-from composer_replication.data.replay.families import family_of
+from composer_replication.data.hints.hint_reader import Reading, read_session, reading_requests
+from composer_replication.data.replay.model_families import family_of
 from composer_replication.data.teachers.asking import Asker
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
 from composer_replication.data.teachers.open import limits_of, named_teachers, patience_of
 from composer_replication.data.teachers.openai_compatible import OpenAICompatible
-from composer_replication.data.teachers.recorded import recorded_teachers
+from composer_replication.data.teachers.recorded_teachers import recorded_teachers
 
 
 def read_and_write(job: Job, *, estimate: bool, audit: bool) -> int:

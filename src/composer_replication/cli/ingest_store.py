@@ -19,7 +19,7 @@ from composer_replication.core.pseudonyms import store_key
 from composer_replication.core.redact import Redactor
 from composer_replication.core.trace import Session
 from composer_replication.data.ingestion.counts import FileReport
-from composer_replication.data.ingestion.record import is_named, read_record
+from composer_replication.data.ingestion.ingest_record import is_named, read_record
 from composer_replication.data.ingestion.redaction import redact_session
 from composer_replication.data.ingestion.scanner import check_file
 from composer_replication.data.ingestion.store import StoreUpdate, kept_sessions, plan_merge, write_merged

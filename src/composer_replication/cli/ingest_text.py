@@ -8,7 +8,7 @@ from typing import Any
 
 from composer_replication.cli.console import Screen
 from composer_replication.data.ingestion.counts import FileReport
-from composer_replication.data.ingestion.find import RETENTION_NOTE
+from composer_replication.data.ingestion.find_logs import RETENTION_NOTE
 from composer_replication.data.ingestion.store import StoreUpdate
 
 SHOWN_FILES = 12

@@ -1,7 +1,7 @@
 """The live panel of `train` on a terminal: channels, rollouts, health and the time left; elsewhere `train` prints one line a step.
 
     with TrainPanel(job) as panel:
-        panel({"step": 1, "hint/status": "active", ...})       # what training/journal.py hands to `on_step`
+        panel({"step": 1, "hint/status": "active", ...})       # what training/run_logger.py hands to `on_step`
 
 It redraws itself, so the clock moves between two steps, and its last state stays on the screen. What is not a number is shown as "-".
 """

@@ -18,9 +18,9 @@ from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import diff_settings
 from composer_replication.data.replay.agree import AnsweredTurn
 from composer_replication.data.replay.ask import failed_turns, place_of
-from composer_replication.data.replay.families import family_of
 from composer_replication.data.replay.gather import Gathered, gather, lookup
 from composer_replication.data.replay.judging import JudgeResult, judge_places
+from composer_replication.data.replay.model_families import family_of
 from composer_replication.data.teachers.asking import Asker
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
 from composer_replication.data.teachers.open import limits_of, named_teachers, patience_of

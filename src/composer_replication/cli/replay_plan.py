@@ -12,7 +12,7 @@ from composer_replication.cli.job import Job
 from composer_replication.cli.replay_teachers import open_judge, open_teachers
 from composer_replication.core.codec import read_sessions, read_sites
 from composer_replication.core.config.base import stage_seed
-from composer_replication.core.config.rollouts import ReplaySettings
+from composer_replication.core.config.rollout_settings import ReplaySettings
 from composer_replication.core.rundir import sha256_of
 from composer_replication.core.site import TARGET_CATEGORIES
 from composer_replication.core.teacher import Teacher
@@ -21,7 +21,7 @@ from composer_replication.data.curate.curator import Curator
 from composer_replication.data.curate.recipe import load_recipe
 from composer_replication.data.replay.gather import Refuse, Steps
 from composer_replication.data.replay.steps import ReplayStep, all_steps, choose_steps
-from composer_replication.rollouts.envs.workshop.recorded import was_recorded_here
+from composer_replication.rollouts.envs.workshop.recorded_task import was_recorded_here
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 
 _NOT_PLANNED = {"max_usd", "timeout_s", "attempts", "sessions_at_once"}

@@ -10,7 +10,7 @@ from composer_replication.cli.job import Job
 from composer_replication.cli.replay_ask import Told
 from composer_replication.cli.replay_bill import bill_of, say_asking
 from composer_replication.cli.replay_plan import ReplayPlan
-from composer_replication.core.config.rollouts import ReplaySettings
+from composer_replication.core.config.rollout_settings import ReplaySettings
 from composer_replication.data.replay.ask import Asked
 from composer_replication.data.replay.estimate import USUAL_ANSWER_TOKENS, Bill
 from composer_replication.data.teachers.scripted import Scripted

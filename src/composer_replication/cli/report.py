@@ -16,8 +16,8 @@ from composer_replication.core.files import write_text
 from composer_replication.core.rundir import LATEST, open_run
 from composer_replication.core.stamps import stale_artefacts
 from composer_replication.report.audit_page import audit_page
-from composer_replication.report.run import run_report
 from composer_replication.report.run_page import run_page
+from composer_replication.report.run_report import run_report
 from composer_replication.report.work import work_view
 
 PAGE = "report.html"

@@ -9,7 +9,7 @@ from composer_replication.cli.ingest_store import RECORD
 from composer_replication.cli.job import open_job
 from composer_replication.cli.lookup import ordinal
 from composer_replication.core.codec import raw_sessions
-from composer_replication.data.ingestion.record import Seen, read_record
+from composer_replication.data.ingestion.ingest_record import Seen, read_record
 
 TIMES = ("started", "first_seen", "last_seen")
 

@@ -11,8 +11,8 @@ from rich.text import Text
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.lookup import find, iter_sessions, one_session, ordinal, session_ids
-from composer_replication.cli.paint import session_parts, site_parts
 from composer_replication.cli.problems import UsageError
+from composer_replication.cli.render_terminal import session_parts, site_parts
 from composer_replication.cli.show_run import show_run
 from composer_replication.cli.show_tokens import show_example, show_pair
 from composer_replication.core.codec import read_hints, read_sessions, read_sites

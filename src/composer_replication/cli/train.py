@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 from composer_replication.cli.flags import Common
 from composer_replication.cli.forks import fork_producer
-from composer_replication.cli.gate import check_examples, kept_kinds, say_gate
+from composer_replication.cli.hint_gate import check_examples, kept_kinds, say_gate
 from composer_replication.cli.job import open_job
 from composer_replication.cli.panel import shown_steps
 from composer_replication.cli.resuming import chosen_run, say_resume, telling_how_to_resume
@@ -56,7 +56,7 @@ def train_command(*, resume: str = "", accept_changes: bool = False, name: str =
         say_resume(job, *going_on)
     if job.dry_run:
         return finish_dry(job, plan, data, going_on, name=name, accept_changes=accept_changes)
-    from composer_replication.models.load import load_student
+    from composer_replication.models.load_student import load_student
     from composer_replication.training.live import RolloutSource
     from composer_replication.training.loop import train as run_training
     from composer_replication.training.ranks import shared_run

@@ -1,4 +1,4 @@
-"""Does a hint change the teacher? Measured before anything is trained: kinds that are not kept are trained on by nobody (cli/gate.py).
+"""Does a hint change the teacher? Measured before anything is trained: kinds that are not kept are trained on by nobody (cli/hint_gate.py).
 
     audit = audit_hints(model, examples, pad_id=0, max_tokens=8192, min_lift=0.0, seed=7)
     audit.kinds[0] -> KindLift(kind="bad_args", lift=Interval(n=31, ..., low=0.08, ...), keeps=True, ...)

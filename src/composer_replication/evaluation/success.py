@@ -19,17 +19,17 @@ from typing import Any
 import torch
 
 from composer_replication.core.config.base import stage_seed
-from composer_replication.core.config.rollouts import EvaluateSettings, RolloutSettings
+from composer_replication.core.config.rollout_settings import EvaluateSettings, RolloutSettings
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.core.trace import Session
 from composer_replication.evaluation.unaided import check_replay, check_unaided
-from composer_replication.rollouts.envs.workshop.env import WorkshopEnv
 from composer_replication.rollouts.envs.workshop.episodes import Player, play
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.rollouts.envs.workshop.tasks import Task, make_tasks
+from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
 from composer_replication.rollouts.episode import ChatFormat
-from composer_replication.rollouts.meter import SamplingStats
 from composer_replication.rollouts.sampler import Sampling, sample_rollouts
+from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.tokens.renderer import Renderer
 
 LABEL = "evaluate:"

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from composer_replication.core.config.base import stage_seed
-from composer_replication.core.config.rollouts import EvaluateSettings
+from composer_replication.core.config.rollout_settings import EvaluateSettings
 from composer_replication.core.errors import DataError
 from composer_replication.evaluation.rows import paired, row
 from composer_replication.evaluation.stats import Resamples

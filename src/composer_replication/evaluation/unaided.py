@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from composer_replication.core.errors import DataError
 from composer_replication.core.trace import ENVIRONMENT, HARNESS, HUMAN, Session, Text, ToolResult, Turn
-from composer_replication.rollouts.envs.workshop.env import MALFORMED, SYSTEM_TEXT, WorkshopEnv
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.rollouts.envs.workshop.tasks import Task
+from composer_replication.rollouts.envs.workshop.workshop_env import MALFORMED, SYSTEM_TEXT, WorkshopEnv
 from composer_replication.rollouts.episode import CUT, ChatFormat, Episode, Rollout
-from composer_replication.rollouts.meter import SamplingStats
+from composer_replication.rollouts.sampling_stats import SamplingStats
 
 _FIX = "an evaluated student sees the task and its own results, never a hint: remove what was added to its context"
 

@@ -31,7 +31,7 @@ from torch import Tensor
 from composer_replication.losses import fused_eager as eager
 from composer_replication.losses.fused_eager import RowKernel
 from composer_replication.losses.fused_sweep import HeadInput, SweepSettings, apply
-from composer_replication.losses.hint import Divergence
+from composer_replication.losses.hint_loss import Divergence
 
 Backend = Literal["auto", "eager", "compile", "triton"]
 HeadGradient = Literal["forward", "backward"]

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from composer_replication.report.charts import interval_chart
-from composer_replication.report.evidence import signed
+from composer_replication.report.evaluation_section import signed
 from composer_replication.report.html import Html, el, join, plural, table
-from composer_replication.report.logs import OK, RECURRENCE, SIDES, outcome_tally
+from composer_replication.report.logs_view import OK, RECURRENCE, SIDES, outcome_tally
 from composer_replication.report.page import facts
 from composer_replication.report.sites_section import PageLimits, cut_end, turn_block
 

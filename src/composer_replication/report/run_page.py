@@ -7,12 +7,12 @@ from typing import Any
 
 from composer_replication.report.charts import Line, interval_chart, line_chart
 from composer_replication.report.claims import FAMILY_TITLES
-from composer_replication.report.evidence import signed
+from composer_replication.report.evaluation_section import signed
+from composer_replication.report.explanations import CHANNELS, STATUSES
 from composer_replication.report.html import Child, Html, document, el, join, plural, table
 from composer_replication.report.logs_section import logs_section
 from composer_replication.report.page import MAX_BYTES, contents, facts, fitted, funnel, grouped_number, own_chains, reading, section
 from composer_replication.report.sites_section import PageLimits, cut_end, sites_section, turn_block
-from composer_replication.report.words import CHANNELS, STATUSES
 
 COLOURS = {"policy": "c0", "lm_ce": "c3", "hint": "c1", "preference": "c2"}
 # What to look at before the loss, where the metrics hold it.

@@ -16,9 +16,9 @@ from composer_replication.core.errors import DataError
 from composer_replication.core.site import Hint, Site
 from composer_replication.core.stamps import stale_artefacts
 from composer_replication.core.trace import Session
+from composer_replication.report.explanations import CATEGORIES, KINDS_APART, REASONS
 from composer_replication.report.funnel import TRAINED, file_chain, message_chain, preference_chain, read_object, read_skipped, site_chain
 from composer_replication.report.views import site_view
-from composer_replication.report.words import CATEGORIES, KINDS_APART, REASONS
 
 UNKNOWN = "unknown"
 SHOWN_SITES, SHOWN_APART = 24, 6

@@ -39,12 +39,19 @@ from composer_replication.core.trace import (
     ToolSpec,
     Turn,
 )
-from composer_replication.rollouts.border import FaultError, checked_max_turns, checked_opening, checked_reply, checked_reward, clean_text
-from composer_replication.rollouts.crew import MAX_WORDS, Outcome, PooledCall
+from composer_replication.rollouts.call_pool import MAX_WORDS, Outcome, PooledCall
+from composer_replication.rollouts.env_validation import (
+    FaultError,
+    checked_max_turns,
+    checked_opening,
+    checked_reply,
+    checked_reward,
+    clean_text,
+)
 from composer_replication.rollouts.envs.env import Env, Opening, Reply
-from composer_replication.rollouts.meter import SamplingStats
 from composer_replication.rollouts.parse import MalformedCall, Parser, WrittenCall, parse_message, parser_of
 from composer_replication.rollouts.sampling import EpisodeLimits
+from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.tokens.layout import num_shared
 from composer_replication.tokens.renderer import Renderer
 

@@ -21,9 +21,9 @@ from composer_replication.core.site import Site
 from composer_replication.core.trace import ToolSpec, Turn
 from composer_replication.rollouts.envs.env import Opening, Reply, RunsIn
 from composer_replication.rollouts.episode import LOST, Rollout
-from composer_replication.rollouts.meter import SamplingStats
 from composer_replication.rollouts.parse import Parser
 from composer_replication.rollouts.sampler import Sampling, sample_rollouts
+from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.rollouts.static_check import OUTCOMES, Checked, SiteCheck
 from composer_replication.tokens.renderer import Renderer
 

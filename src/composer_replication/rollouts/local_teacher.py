@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 
-from composer_replication.core.config.student import StudentSettings
-from composer_replication.core.config.teachers import TeacherSettings
+from composer_replication.core.config.student_settings import StudentSettings
+from composer_replication.core.config.teacher_settings import TeacherSettings
 from composer_replication.core.errors import ComposerError, ConfigError, TeacherError
 from composer_replication.core.jsonl import dumps
 from composer_replication.core.teacher import FREE, Price, Request, TeacherReply, Usage
 from composer_replication.core.trace import Block, Opaque, ToolCall, Turn
-from composer_replication.models.load import load_student
+from composer_replication.models.load_student import load_student
 from composer_replication.rollouts.envs.env import Opening
 from composer_replication.rollouts.envs.env import Reply as Heard
 from composer_replication.rollouts.episode import CUT, MALFORMED

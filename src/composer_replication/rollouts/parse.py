@@ -365,7 +365,7 @@ PARSERS: Mapping[str, Parser] = {
     "gemma": _llama,
     "gpt-oss": _harmony,
 }
-"""One parser for each of tokens/families.py."""
+"""One parser for each of tokens/template_families.py."""
 
 
 def read_call(text: str, *, arguments: str) -> WrittenCall | MalformedCall:

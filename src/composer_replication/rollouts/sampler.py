@@ -24,14 +24,14 @@ from typing import Any, TypeVar
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import ConfigError
 from composer_replication.models.forward import scoring
+from composer_replication.rollouts.call_pool import CallPool, Failure, Outcome, PooledCall
 from composer_replication.rollouts.choose import sample_tokens
-from composer_replication.rollouts.crew import CallPool, Failure, Outcome, PooledCall
 from composer_replication.rollouts.envs.env import Env, runs_in
 from composer_replication.rollouts.episode import LOST, ChatFormat, Episode, Rollout
-from composer_replication.rollouts.meter import SamplingStats
 from composer_replication.rollouts.parse import Parser
 from composer_replication.rollouts.ragged import RaggedCache, holds_ragged_rows
 from composer_replication.rollouts.sampling import Sampling
+from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.rollouts.served import Completion, GenerationRequest, ServedModel
 from composer_replication.tokens.renderer import Renderer
 

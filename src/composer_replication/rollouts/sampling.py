@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Self
 
-from composer_replication.core.config.rollouts import RolloutSettings
+from composer_replication.core.config.rollout_settings import RolloutSettings
 from composer_replication.core.errors import ConfigError
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from composer_replication.core.trace import ENVIRONMENT, JSON, ToolCall, ToolResult, ToolSpec, Turn
-from composer_replication.rollouts.border import clean_text
-from composer_replication.rollouts.crew import CallPool, Outcome, PooledCall
+from composer_replication.rollouts.call_pool import CallPool, Outcome, PooledCall
+from composer_replication.rollouts.env_validation import clean_text
 from composer_replication.rollouts.envs.env import Opening, Reply, RunsIn
 
 _TYPES: Mapping[str, tuple[type, ...]] = {

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from composer_replication.core.config.data import HeldOutSettings
-from composer_replication.core.config.train import BuildSettings
+from composer_replication.core.config.data_settings import HeldOutSettings
+from composer_replication.core.config.train_settings import BuildSettings
 from composer_replication.core.errors import AlignmentError, RenderError, SiteError
 from composer_replication.core.site import TARGET_CATEGORIES, Anchor, Hint, Preference, Site, joined_text
 from composer_replication.core.trace import Segment, Session, Turn

@@ -18,7 +18,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from composer_replication.core.config.train import TrainSettings
+from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import AlignmentError
 from composer_replication.losses.channel import Channel, ChannelLoss
 from composer_replication.losses.fused import fused_logprobs

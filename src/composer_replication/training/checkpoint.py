@@ -30,8 +30,8 @@ from composer_replication.core.errors import ConfigError, DamagedError, DataErro
 from composer_replication.core.files import make_folder, make_private, sync, sync_all
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir, diff_settings
-from composer_replication.models.export import load_weights, read_tensors, save_student
-from composer_replication.models.load import Student
+from composer_replication.models.load_student import Student
+from composer_replication.models.pretrained_folder import load_weights, read_tensors, save_student
 
 OPTIMISER, REFERENCES = "optimiser.safetensors", "references.safetensors"
 REJECTED = "rejected_"

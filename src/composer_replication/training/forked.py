@@ -23,12 +23,12 @@ from composer_replication.core.errors import ConfigError, DataError, SiteError
 from composer_replication.core.site import Site
 from composer_replication.core.trace import Session
 from composer_replication.rollouts.fork import Fork, ForkPoint, outcome_counts, room_for, sample_forks
-from composer_replication.rollouts.meter import SamplingStats
 from composer_replication.rollouts.sampler import Sampling
+from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.rollouts.static_check import SiteCheck, ToolFacts
 from composer_replication.tokens.example import HintView, TrainingExample, TurnSpan
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.training.sampler import drawn
+from composer_replication.training.batch_sampler import drawn
 
 AUTHOR = "student"
 

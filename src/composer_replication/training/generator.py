@@ -31,12 +31,12 @@ from urllib.parse import urlsplit, urlunsplit
 
 import torch
 
-from composer_replication.core.config.rollouts import RolloutSettings
+from composer_replication.core.config.rollout_settings import RolloutSettings
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.losses.policy import token_logprobs
-from composer_replication.models.export import save_student
 from composer_replication.models.forward import predictors, project, scoring
-from composer_replication.models.load import Student
+from composer_replication.models.load_student import Student
+from composer_replication.models.pretrained_folder import save_student
 from composer_replication.rollouts.served import Completion, GenerationRequest, ServedModel, post
 
 _PROBE = tuple(range(1, 9))  # any ids do: the server and the trainer must agree on what follows them

@@ -20,7 +20,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from composer_replication.core.config.hint import HintSettings
+from composer_replication.core.config.hint_settings import HintSettings
 from composer_replication.core.errors import AlignmentError, ConfigError
 from composer_replication.evaluation.hint_lift import shuffled_views
 from composer_replication.losses.channel import ChannelLoss
@@ -28,7 +28,7 @@ from composer_replication.losses.credit import contrast_evidence, contrast_targe
 from composer_replication.losses.entries import clip_tokens, entry_clipped
 from composer_replication.losses.entropy import eopd_paper, eopd_soft_gate
 from composer_replication.losses.fused import HeadGradient, fused_divergence, fused_logprobs, fused_rows
-from composer_replication.losses.hint import Divergence, hint_divergence, trust_region
+from composer_replication.losses.hint_loss import Divergence, hint_divergence, trust_region
 from composer_replication.losses.policy import token_logprobs
 from composer_replication.losses.sampled import importance_weights, kl_estimate, ratio, sampled_token
 from composer_replication.losses.schedules import TaidSchedule

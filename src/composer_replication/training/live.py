@@ -23,31 +23,31 @@ import torch
 
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.root import Config
-from composer_replication.core.config.train import BuildSettings, HintSettings
+from composer_replication.core.config.train_settings import BuildSettings, HintSettings
 from composer_replication.core.errors import AlignmentError, ConfigError
 from composer_replication.core.site import Hint, Site
 from composer_replication.core.trace import Session
 from composer_replication.data.hints.write import write_hints
-from composer_replication.data.sites.find import find_sites
+from composer_replication.data.sites.find_sites import find_sites
 from composer_replication.losses.credit import difficulty_weight
 from composer_replication.rollouts.behaviours import check_behaviours
 from composer_replication.rollouts.episode import Rollout
 from composer_replication.rollouts.groups import Group, Groups, advantages, answered_groups, fresh, sample_groups, scaled_advantages
-from composer_replication.rollouts.meter import SamplingStats
 from composer_replication.rollouts.sampler import sample_rollouts
 from composer_replication.rollouts.sampling import Sampling
+from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.tokens.dataset import build_examples
 from composer_replication.tokens.example import HintView, SampledMessage, TrainingExample
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.training.objectives import SCALED
 from composer_replication.training.placebo import null_hints, null_rewards
 from composer_replication.training.rewards import scores
-from composer_replication.training.vitals import rollout_facts
+from composer_replication.training.rollout_metrics import rollout_facts
 from composer_replication.training.world import TaskSource
 
 AUTHOR = "student"
 MeasureKL = Callable[[Sequence[Rollout]], Mapping[str, float]]
-"""The KL of each rollout to the start by session id: training/guard.py has the start's weights."""
+"""The KL of each rollout to the start by session id: training/rollback.py has the start's weights."""
 _WHOLE = BuildSettings(max_tokens=1_000_000_000)  # an episode is one window: what does not fit into a forward is counted here
 
 

@@ -1,7 +1,7 @@
 """The reference trainer: which examples and pairs each step gets, what is written down, when it stops. training/step.py is the step.
 
 A step is fed by up to four producers: live rollouts of the policy (training/live.py), its own turns at the sites of imported logs
-(training/forked.py), imported examples and anchors, and imported pairs (training/sampler.py). With live rollouts, imported examples
+(training/forked.py), imported examples and anchors, and imported pairs (training/batch_sampler.py). With live rollouts, imported examples
 beside anchors are drawn only where lm_ce has a weight.
 The same rollouts, examples and pairs are drawn on every rank. Random numbers are seeded from (seed, step, rank), so a resumed run
 repeats the killed one bit by bit on the same CPU.
@@ -24,8 +24,9 @@ from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir
 from composer_replication.losses.channel import CHANNELS, Status
 from composer_replication.losses.total import RunningMean
-from composer_replication.models.load import Student
+from composer_replication.models.load_student import Student
 from composer_replication.tokens.example import PreferencePair, TrainingExample
+from composer_replication.training.batch_sampler import Sampler
 from composer_replication.training.checkpoint import (
     check_resume,
     load_extra,
@@ -38,21 +39,20 @@ from composer_replication.training.checkpoint import (
 )
 from composer_replication.training.forked import Forked, TrainForkPoint, without_views
 from composer_replication.training.generator import Generator
-from composer_replication.training.guard import Guard
 from composer_replication.training.hinting import check_views
 from composer_replication.training.identity import data_sha256, weights_sha256
-from composer_replication.training.journal import Doing, Listener, RunLogger
 from composer_replication.training.kept_reference import KeptReference, keep_reference
 from composer_replication.training.live import LiveStep, RolloutSource, few
 from composer_replication.training.packing import sharing
 from composer_replication.training.placebo import null_data
 from composer_replication.training.plan import check_train_plan
 from composer_replication.training.reference import live as current
-from composer_replication.training.sampler import Sampler
+from composer_replication.training.rollback import Guard
+from composer_replication.training.rollout_metrics import lost_rollouts
+from composer_replication.training.run_logger import Doing, Listener, RunLogger
 from composer_replication.training.state import Trainer, make_trainer
 from composer_replication.training.step import train_step
-from composer_replication.training.vitals import lost_rollouts
-from composer_replication.training.watch import keep_watched, kept_watched, probe_examples, token_table
+from composer_replication.training.token_probe import keep_watched, kept_watched, probe_examples, token_table
 
 NUM_SAMPLES = 8
 """Episodes of a step that are written to samples/."""

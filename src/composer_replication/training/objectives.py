@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from torch import Tensor
 
-from composer_replication.core.config.train import PolicySettings
+from composer_replication.core.config.train_settings import PolicySettings
 from composer_replication.losses.channel import ChannelLoss
 from composer_replication.losses.policy import dr_grpo, is_clipped
 from composer_replication.losses.reduction import PUBLISHED, Units, weights

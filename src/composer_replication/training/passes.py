@@ -26,11 +26,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from composer_replication.core.config.train import TrainSettings
+from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.losses.channel import Channel
 from composer_replication.models.forward import final_hidden
-from composer_replication.models.tree import dropout_active, tree_attention, tree_hidden
 from composer_replication.models.tree_attention import KeyValues
+from composer_replication.models.tree_forward import dropout_active, tree_attention, tree_hidden
 from composer_replication.tokens.batch import Batch, Rows, Targets
 from composer_replication.tokens.tree import Forest, Grower, Pass
 from composer_replication.training.reference import Reference

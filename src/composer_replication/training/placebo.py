@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from composer_replication.core.config.base import stage_seed
-from composer_replication.core.config.train import TrainSettings
+from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.site import Hint
 from composer_replication.data.hints.shuffle import DonorSlot

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from composer_replication.core.config.train import TrainSettings
+from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import ConfigError
 from composer_replication.tokens.example import PreferencePair, TrainingExample
-from composer_replication.training.sampler import Sampler
+from composer_replication.training.batch_sampler import Sampler
 
 
 def check_train_plan(

@@ -26,21 +26,21 @@ import torch
 from torch import Tensor
 
 from composer_replication.core.config.base import stage_seed
-from composer_replication.core.config.train import TrainSettings
+from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import AlignmentError, StoppedError
 from composer_replication.losses.channel import CHANNELS, Channel, ChannelLoss
 from composer_replication.losses.reduction import PUBLISHED
 from composer_replication.losses.total import channel_scales
 from composer_replication.tokens.batch import Counts, collate, count, micro_batches
 from composer_replication.tokens.example import PreferencePair, TrainingExample
+from composer_replication.training.batch_sampler import share
 from composer_replication.training.channels import TOLD, budgets, loss_rows, losses_on
 from composer_replication.training.health import ChannelStep
 from composer_replication.training.hinting import check_views, with_wrong_hints
-from composer_replication.training.journal import RunLogger
 from composer_replication.training.optimiser import learning_rate, set_learning_rate
 from composer_replication.training.packing import Micro, micros_of, over_ranks, session_trees
 from composer_replication.training.passes import RequiredForwards, run_passes
-from composer_replication.training.sampler import share
+from composer_replication.training.run_logger import RunLogger
 from composer_replication.training.state import Trainer
 
 

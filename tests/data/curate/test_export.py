@@ -11,8 +11,8 @@ import pytest
 from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import write_lines
 from composer_replication.core.trace import Text, Thinking
-from composer_replication.data.curate.export import export_rows, pair_of, read_rows, row_of
 from composer_replication.data.curate.pair import Pair
+from composer_replication.data.curate.pair_export import export_rows, pair_of, read_rows, row_of
 from tests.data.curate.pairs import call, pair, say
 from tests.data.curate.real_shaped import made_up
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from examples.log_writer import Call
 
-from composer_replication.core.config.reader import ReaderSettings
-from composer_replication.core.config.teachers import TeacherSettings
+from composer_replication.core.config.reader_settings import ReaderSettings
+from composer_replication.core.config.teacher_settings import TeacherSettings
 from composer_replication.core.redact import Redactor
 from composer_replication.core.site import Site
 from composer_replication.core.teacher import request_to_json
 from composer_replication.core.trace import Session
-from composer_replication.data.hints.reader import BadReading, Reading, central, parse_reading, read_session, reading_requests
+from composer_replication.data.hints.hint_reader import BadReading, Reading, central, parse_reading, read_session, reading_requests
 from composer_replication.data.hints.reader_hints import score, write_reader_hints
 from composer_replication.data.hints.windows import TextWindow, estimate_tokens, windows_of
 from composer_replication.data.teachers.asking import Asker

@@ -9,8 +9,8 @@ import pytest
 
 from composer_replication.core.trace import Segment, Session, SourceRef, Text, ToolCall, ToolResult, ToolSpec, Turn
 from composer_replication.data.replay.actions import NOWHERE, ComparisonContext, aims, canonical_action, comparison_context, intents
-from composer_replication.data.replay.families import family_of
-from composer_replication.data.replay.files import apply_change, files_in_view, resulting_change, shown_text
+from composer_replication.data.replay.model_families import family_of
+from composer_replication.data.replay.viewed_files import apply_change, files_in_view, resulting_change, shown_text
 
 REPO = ComparisonContext(cwd="/work/app")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from composer_replication.core.site import Answer
 from composer_replication.core.trace import Turn
 from composer_replication.data.replay.agree import AnsweredTurn, Tier, comparison_of, weigh_place
-from composer_replication.data.replay.gate import agrees, no_pair_for, still_open, worth_judging
+from composer_replication.data.replay.price_gate import agrees, no_pair_for, still_open, worth_judging
 from tests.data.teachers.made import calling
 
 COMMANDS = ("pytest -x tests/a.py", "pytest -q tests/a.py", "tox -e unit", "cat tests/a.py", "ls")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from composer_replication.core.codec import record_to_json
-from composer_replication.core.config.rollouts import ReplaySettings
+from composer_replication.core.config.rollout_settings import ReplaySettings
 from composer_replication.core.errors import DataError, TeacherError
 from composer_replication.core.jsonl import write_lines
 from composer_replication.core.redact import Redactor
@@ -22,12 +22,12 @@ from composer_replication.data.curate.curator import Curator
 from composer_replication.data.curate.recipe import load_recipe
 from composer_replication.data.replay.agree import AnsweredTurn
 from composer_replication.data.replay.ask import replay
-from composer_replication.data.replay.gate import still_open
 from composer_replication.data.replay.gather import Gathered, gather, lookup
+from composer_replication.data.replay.price_gate import still_open
 from composer_replication.data.replay.steps import all_steps, choose_steps
 from composer_replication.data.teachers.asking import Asker, Patience
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
-from composer_replication.data.teachers.recorded import recorded_teachers
+from composer_replication.data.teachers.recorded_teachers import recorded_teachers
 from composer_replication.data.teachers.scripted import Scripted
 from tests.data.teachers.made import READ, Made, calling, reply
 

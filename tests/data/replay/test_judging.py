@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from composer_replication.core.config.rollouts import ReplaySettings
+from composer_replication.core.config.rollout_settings import ReplaySettings
 from composer_replication.core.errors import TeacherError
 from composer_replication.core.redact import Redactor
 from composer_replication.core.site import Answer, Preference

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from examples.log_writer import Call
 
-from composer_replication.core.config.rollouts import ReplaySettings
-from composer_replication.core.config.teachers import TeacherSettings
+from composer_replication.core.config.rollout_settings import ReplaySettings
+from composer_replication.core.config.teacher_settings import TeacherSettings
 from composer_replication.core.redact import Redactor
 from composer_replication.core.trace import Session
 from composer_replication.data.replay.gather import teacher_requests

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from composer_replication.core.trace import HARNESS, Segment, Session, SourceRef, Text, ToolCall, Turn
+from composer_replication.data.sites.call_verdict import is_error
 from composer_replication.data.sites.detectors import answered_calls
-from composer_replication.data.sites.judge import is_error
 from composer_replication.data.sites.repeats import UNCHANGED, canonical_arguments
 from tests.data.sites.builder import bash, calls, failed, find, human, random_segments, results, session
 

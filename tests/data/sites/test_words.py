@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from composer_replication.data.sites.shell import Simple, parse
-from composer_replication.data.sites.words import OpenQuoteError, Operator, ShellWord, split
+from composer_replication.data.sites.shell_words import OpenQuoteError, Operator, ShellWord, split
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from composer_replication.core.config.teachers import TeacherSettings
+from composer_replication.core.config.teacher_settings import TeacherSettings
 from composer_replication.core.errors import ConfigError, TeacherError
 from composer_replication.core.teacher import Request, TeacherReply, Usage, reply_to_json, request_key, worst_usd
 from composer_replication.core.trace import Opaque, Text, ToolCall

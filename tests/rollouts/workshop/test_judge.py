@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from composer_replication.core.trace import Text, ToolCall, Turn
-from composer_replication.rollouts.envs.workshop import judge
-from composer_replication.rollouts.envs.workshop.env import WorkshopEnv
-from composer_replication.rollouts.envs.workshop.judge import run_tests
+from composer_replication.rollouts.envs.workshop import task_tests as judge
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
+from composer_replication.rollouts.envs.workshop.task_tests import run_tests
 from composer_replication.rollouts.envs.workshop.tasks import OPERATORS, Kind, TargetLine, Task, _compute, fresh_checks, make_task
+from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
 
 SEEDS = range(3)
 Hack = Callable[[TargetLine], str]

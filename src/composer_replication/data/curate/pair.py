@@ -19,8 +19,8 @@ from composer_replication.core.jsonl import dumps
 from composer_replication.core.site import Preference
 from composer_replication.core.trace import Session, ToolCall, ToolSpec, Turn
 from composer_replication.data.replay.actions import NOWHERE, ComparisonContext, MessageAction, canonical_action, relative_path
-from composer_replication.data.replay.files import files_in_view
-from composer_replication.data.replay.tools import change_of
+from composer_replication.data.replay.agent_tools import change_of
+from composer_replication.data.replay.viewed_files import files_in_view
 
 TAIL_CHARS = 800
 """So much of the end of a state is compared where near-duplicates are looked for."""

@@ -21,7 +21,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from composer_replication.core.config.curate import SHIPPED_RECIPES
+from composer_replication.core.config.curate_settings import SHIPPED_RECIPES
 from composer_replication.core.errors import ConfigError
 from composer_replication.data.curate.statistics import STATISTICS
 from composer_replication.data.curate.yaml_subset import read_yaml

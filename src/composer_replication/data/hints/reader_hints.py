@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from composer_replication.core.site import TARGET_CATEGORIES, Hint, Site
 from composer_replication.core.trace import Session
 from composer_replication.data.hints.context import site_context
-from composer_replication.data.hints.reader import Flag, Reading
+from composer_replication.data.hints.hint_reader import Flag, Reading
 from composer_replication.data.hints.write import HintDraft, Refusal, check_drafts
 
 DETECTOR, WRITER, KIND = "reader", "reader", "other"

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from composer_replication.core.trace import CLEARED_TEXT, ToolCall, ToolResult
 from composer_replication.data.hints.context import SiteContext, strings
 from composer_replication.data.hints.seen import PATH_KEYS
+from composer_replication.data.sites.call_verdict import is_error, judge
 from composer_replication.data.sites.effects import resolve
-from composer_replication.data.sites.judge import is_error, judge
 from composer_replication.data.sites.repeats import canonical_arguments
 from composer_replication.data.sites.shell import parse, shell_command
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from composer_replication.core.config.data import HintsSettings
+from composer_replication.core.config.data_settings import HintsSettings
 from composer_replication.core.errors import ConfigError, SiteError
 from composer_replication.core.site import Hint, Site
 from composer_replication.core.surroundings import without_keys

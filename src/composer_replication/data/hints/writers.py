@@ -16,7 +16,7 @@ from composer_replication.core.trace import ToolCall, ToolSpec
 from composer_replication.data.hints.context import SiteContext, Writer
 from composer_replication.data.hints.rules import rule_for_kind, rule_for_tool
 from composer_replication.data.hints.seen import PATH_KEYS, alike, commands_that_worked, known_paths_near, refs_seen, wrong_path
-from composer_replication.data.sites.judge import is_error, judge
+from composer_replication.data.sites.call_verdict import is_error, judge
 from composer_replication.data.sites.repeats import canonical_arguments, only_reads
 from composer_replication.data.sites.shell import SHELL_KEYWORDS, parse, shell_command
 from composer_replication.data.sites.shell_rules import PATH_EXPLORED

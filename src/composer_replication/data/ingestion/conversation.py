@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from composer_replication.core.errors import SessionError
 from composer_replication.core.trace import Block, Event, Role, Segment, ToolCall, ToolResult, ToolSpec, Turn
-from composer_replication.data.ingestion.records import LogUsage
-from composer_replication.data.ingestion.tools import says_refused
+from composer_replication.data.ingestion.log_records import LogUsage
+from composer_replication.data.ingestion.logged_tools import says_refused
 
 MAX_STRETCHES = 4096
 

@@ -26,9 +26,9 @@ from composer_replication.core.trace import CLEARED_TEXT, HARNESS, Block, Opaque
 from composer_replication.data.ingestion.authorship import authorship
 from composer_replication.data.ingestion.conversation import Conversation, Sent, Stretch, TurnDraft
 from composer_replication.data.ingestion.lines import LineReader
-from composer_replication.data.ingestion.reader import tool_result
-from composer_replication.data.ingestion.records import RawBlock, is_deep
-from composer_replication.data.ingestion.tools import offered_tools
+from composer_replication.data.ingestion.log_reader import tool_result
+from composer_replication.data.ingestion.log_records import RawBlock, is_deep
+from composer_replication.data.ingestion.logged_tools import offered_tools
 
 MAX_RUN = 32
 """So many user records at most make one message (the results of parallel calls)."""

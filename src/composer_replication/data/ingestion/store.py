@@ -23,7 +23,7 @@ from typing import BinaryIO, NamedTuple
 
 from composer_replication.core.codec import RawSession, raw_session_at, raw_sessions, session_bytes
 from composer_replication.core.trace import Session, Turn
-from composer_replication.data.ingestion.record import IngestRecord, Seen
+from composer_replication.data.ingestion.ingest_record import IngestRecord, Seen
 
 _NUMBERED = re.compile(r"~\d+$")
 _CALL = re.compile(rb'\["c","((?:[^"\\]|\\.){1,512})"')

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from composer_replication.core.trace import Session, ToolCall, Turn
-from composer_replication.data.replay.files import apply_change, files_in_view, resulting_change
-from composer_replication.data.replay.tools import PATHS, change_of, kind_of, path_of
+from composer_replication.data.replay.agent_tools import PATHS, change_of, kind_of, path_of
+from composer_replication.data.replay.viewed_files import apply_change, files_in_view, resulting_change
 from composer_replication.data.sites.shell import parse, shell_command
 
 SAY = ""

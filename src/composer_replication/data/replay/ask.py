@@ -17,8 +17,8 @@ from composer_replication.core.site import Anchor, Answer, Preference
 from composer_replication.core.trace import Session, Turn
 from composer_replication.data.replay.actions import canonical_action, comparison_context
 from composer_replication.data.replay.agree import Agreement, AnsweredTurn, Judge, Tier, weigh_place
-from composer_replication.data.replay.evidence import GAP, spoken_against
-from composer_replication.data.replay.families import family_of as maker_of
+from composer_replication.data.replay.counter_evidence import GAP, spoken_against
+from composer_replication.data.replay.model_families import family_of as maker_of
 
 Ask = Callable[[Session, int], tuple[Answer, ...] | None]
 """The asker: what each teacher would do at turn `turn` of a session, given the context the student had; None = nobody was asked."""

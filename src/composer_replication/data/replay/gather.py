@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from composer_replication.core.config.rollouts import ReplaySettings
+from composer_replication.core.config.rollout_settings import ReplaySettings
 from composer_replication.core.errors import BudgetError, ComposerError, TeacherError
 from composer_replication.core.redact import Redactor
 from composer_replication.core.site import Answer
@@ -29,8 +29,8 @@ from composer_replication.core.trace import Session, Turn
 from composer_replication.data.ingestion.redaction import redact_session
 from composer_replication.data.replay.agree import AnsweredTurn, Tier
 from composer_replication.data.replay.ask import failed_turns, place_of
-from composer_replication.data.replay.families import who_answered
-from composer_replication.data.replay.gate import agrees, no_pair_for, still_open, usable
+from composer_replication.data.replay.model_families import who_answered
+from composer_replication.data.replay.price_gate import agrees, no_pair_for, still_open, usable
 from composer_replication.data.replay.prompt import PromptBudget, Prompts, TrimmedPrompt
 from composer_replication.data.replay.steps import ReplayStep
 from composer_replication.data.teachers.asking import Asker

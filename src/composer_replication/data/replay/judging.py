@@ -19,7 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from composer_replication.core.config.rollouts import ReplaySettings
+from composer_replication.core.config.rollout_settings import ReplaySettings
 from composer_replication.core.errors import BudgetError, ComposerError, TeacherError
 from composer_replication.core.redact import Redactor
 from composer_replication.core.teacher import Request, Teacher, TeacherReply
@@ -28,8 +28,8 @@ from composer_replication.data.hints.windows import call_names, cut_middle, show
 from composer_replication.data.ingestion.redaction import redact_session
 from composer_replication.data.replay.actions import MessageAction, canonical_action
 from composer_replication.data.replay.agree import AnsweredTurn, Judge, weigh_place
-from composer_replication.data.replay.gate import worth_judging
 from composer_replication.data.replay.gather import family_that_answered
+from composer_replication.data.replay.price_gate import worth_judging
 from composer_replication.data.teachers.asking import Asker
 
 CONTEXT_MESSAGES, CONTEXT_BYTES, MESSAGE_BYTES = 8, 8_000, 8_000

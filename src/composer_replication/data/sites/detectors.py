@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from composer_replication.core.site import Category, Site
 from composer_replication.core.trace import CallRef, Session, ToolResult
+from composer_replication.data.sites.call_verdict import is_error, judge
 from composer_replication.data.sites.hindsight import with_hindsight
-from composer_replication.data.sites.judge import is_error, judge
 from composer_replication.data.sites.repeats import canonical_arguments, find_repeats
 from composer_replication.data.sites.shell import parse, shell_command
 from composer_replication.data.sites.shell_errors import failing_lines, malformed, split_exit_code

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from composer_replication.core.trace import CallRef, Segment, Session, ToolCall
-from composer_replication.data.sites.judge import is_error
+from composer_replication.data.sites.call_verdict import is_error
 from composer_replication.data.sites.shell import Simple, parse, shell_command
 from composer_replication.data.sites.shell_rules import word_set
 

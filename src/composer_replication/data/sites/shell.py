@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any
 
 from composer_replication.data.sites.shell_rules import word_set
-from composer_replication.data.sites.words import MAX_DEPTH, OpenQuoteError, Operator, ShellWord, split
+from composer_replication.data.sites.shell_words import MAX_DEPTH, OpenQuoteError, Operator, ShellWord, split
 
 SHELL_TOOLS = word_set("""
     Bash bash shell sh exec exec_command local_shell run_shell_command execute_bash terminal run_terminal_cmd run_command execute_command

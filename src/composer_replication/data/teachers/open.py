@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from urllib.parse import urlsplit
 
-from composer_replication.core.config.rollouts import ReplaySettings
-from composer_replication.core.config.teachers import TeacherSettings
+from composer_replication.core.config.rollout_settings import ReplaySettings
+from composer_replication.core.config.teacher_settings import TeacherSettings
 from composer_replication.core.errors import ConfigError
 from composer_replication.data.teachers.asking import Patience, RateLimits
 from composer_replication.data.teachers.defaults import DEFAULT_TEACHERS

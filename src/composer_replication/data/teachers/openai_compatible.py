@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
-from composer_replication.core.config.teachers import TeacherSettings
+from composer_replication.core.config.teacher_settings import TeacherSettings
 from composer_replication.core.errors import ConfigError, TeacherError, need
 from composer_replication.core.harmless import harmless
 from composer_replication.core.jsonl import dumps

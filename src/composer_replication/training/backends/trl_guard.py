@@ -4,8 +4,9 @@
     watch.rollouts(step, made, trainer.environments)     # after TRL has played and rewarded them, before they are trained on
     facts = watch.checkpoint(steps, last=False)          # before a checkpoint of these weights is written
 
-training/guard.py measures, warns, puts weights back and stops, as it does in the reference loop; this file only brings it the rollouts of
-all ranks. TRL records no log-probs of what it samples: entropy is that of training/vitals.py over the whole vocabulary.
+training/rollback.py measures, warns, puts weights back and stops, as it does in the reference loop; this file only brings it the
+rollouts of all ranks. TRL records no log-probs of what it samples: entropy is that of training/rollout_metrics.py over the
+whole vocabulary.
 
 TRL tells the model of whatever a tool raises and plays on. `WatchedTools` keeps what the environment itself raised: its rollout is lost
 and earns nothing, and more than train.health.max_lost of them, twice in a row, end the run. An error of this package ends it at once.
@@ -20,15 +21,15 @@ from typing import Any
 
 from composer_replication.core.errors import ComposerError, need
 from composer_replication.core.trace import Event, Sampled, Session, SourceRef
-from composer_replication.rollouts.crew import PooledCall
+from composer_replication.rollouts.call_pool import PooledCall
 from composer_replication.rollouts.envs.workshop.as_tools import OVER, TOOLS, WorkshopTools, episode_of
 from composer_replication.rollouts.episode import Ended, Rollout
 from composer_replication.rollouts.groups import Group, Groups
 from composer_replication.training.backends.trl_rollouts import Made, TrlSession
-from composer_replication.training.guard import Guard
 from composer_replication.training.live import LiveStep, few, group_advantages
 from composer_replication.training.loop import NUM_SAMPLES
-from composer_replication.training.vitals import rollout_facts
+from composer_replication.training.rollback import Guard
+from composer_replication.training.rollout_metrics import rollout_facts
 
 LOST = "<tool_use_error>The environment failed: this episode is over</tool_use_error>"
 _NO_ENTROPY = "rollouts/entropy"

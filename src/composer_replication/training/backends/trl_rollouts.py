@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from composer_replication.core.config.base import stage_seed
-from composer_replication.core.config.data import HintsSettings, SitesSettings
+from composer_replication.core.config.data_settings import HintsSettings, SitesSettings
 from composer_replication.core.errors import AlignmentError
 from composer_replication.core.site import Hint, Site, joined_text
 from composer_replication.core.trace import (
@@ -40,7 +40,7 @@ from composer_replication.core.trace import (
     Turn,
 )
 from composer_replication.data.hints.write import write_hints
-from composer_replication.data.sites.find import find_sites
+from composer_replication.data.sites.find_sites import find_sites
 from composer_replication.data.sites.tool_errors import says_error
 from composer_replication.rollouts.episode import MALFORMED
 from composer_replication.rollouts.parse import MalformedCall, WrittenCall, parse_message, parser_of

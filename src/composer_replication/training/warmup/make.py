@@ -21,18 +21,18 @@ from typing import Any
 import torch
 
 from composer_replication.core.config.base import stage_seed
-from composer_replication.core.config.rollouts import EvaluateSettings, RolloutSettings
+from composer_replication.core.config.rollout_settings import EvaluateSettings, RolloutSettings
 from composer_replication.core.jsonl import write_json
 from composer_replication.evaluation.rows import row
 from composer_replication.evaluation.stats import Resamples
 from composer_replication.evaluation.success import one_thread, play_tasks
-from composer_replication.models.export import save_student, weights_sha256
-from composer_replication.models.load import Student
+from composer_replication.models.load_student import Student
+from composer_replication.models.pretrained_folder import save_student, weights_sha256
 from composer_replication.rollouts.envs.workshop.demonstrators import LEVELS
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.training.warmup.run import WarmUpSettings, warm_up
 from composer_replication.training.warmup.tokenizer import workshop_tokenizer
+from composer_replication.training.warmup.warm_up import WarmUpSettings, warm_up
 
 ABOUT, EVALUATION_SEED, TASKS = "warmup.json", 2026, 384
 PLAN = WarmUpSettings()

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.site import Answer
 from composer_replication.core.trace import Text, ToolCall, Turn
-from composer_replication.rollouts.envs.workshop.env import BY_CONSTRUCTION, EXPLORATION_FINDS_IT, WorkshopEnv
 from composer_replication.rollouts.envs.workshop.tasks import TargetLine
 from composer_replication.rollouts.envs.workshop.vocabulary import LEGACY_READER, LEGACY_STYLE, LISTER, TESTER, bucket
+from composer_replication.rollouts.envs.workshop.workshop_env import BY_CONSTRUCTION, EXPLORATION_FINDS_IT, WorkshopEnv
 
 DONE_TEXT = "Done."
 ORACLE, CARELESS = "scripted-oracle", "scripted-careless"

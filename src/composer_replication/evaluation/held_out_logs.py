@@ -19,8 +19,8 @@ from typing import Any
 
 from composer_replication.core.codec import turn_to_json
 from composer_replication.core.config.base import stage_seed
-from composer_replication.core.config.data import HeldOutSettings
-from composer_replication.core.config.rollouts import EvaluateSettings
+from composer_replication.core.config.data_settings import HeldOutSettings
+from composer_replication.core.config.rollout_settings import EvaluateSettings
 from composer_replication.core.errors import DataError, RenderError
 from composer_replication.core.site import Site
 from composer_replication.core.trace import Session
@@ -29,7 +29,7 @@ from composer_replication.data.hints.refers import refers_to
 from composer_replication.data.sites.shell_rules import PATH_EXPLORED
 from composer_replication.evaluation.players import Player, load_player
 from composer_replication.evaluation.success import one_thread
-from composer_replication.models.export import weights_sha256
+from composer_replication.models.pretrained_folder import weights_sha256
 from composer_replication.rollouts.fork import Fork, ForkPoint, fork_to_json, room_for, sample_forks
 from composer_replication.rollouts.sampler import Sampling
 from composer_replication.rollouts.static_check import SiteCheck, ToolFacts

@@ -11,7 +11,7 @@ import warnings
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
-from composer_replication.core.config.data import SitesSettings
+from composer_replication.core.config.data_settings import SitesSettings
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.site import Category, Site
 from composer_replication.core.surroundings import without_keys

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from composer_replication.core.errors import DamagedError, DataError, need
-from composer_replication.models.load import Student
+from composer_replication.models.load_student import Student
 
 WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from composer_replication.core.config.reader import ReaderSettings
+from composer_replication.core.config.reader_settings import ReaderSettings
 from composer_replication.core.errors import BudgetError, ComposerError, TeacherError
 from composer_replication.core.redact import Redactor
 from composer_replication.core.site import Answer

@@ -16,7 +16,7 @@ from composer_replication.data.replay.actions import canonical_action
 from composer_replication.data.replay.agree import MIN_AGREED
 from composer_replication.data.teachers.scripted import Scripted
 from composer_replication.rollouts.envs.workshop.demonstrators import FAMILIES, teacher_answers
-from composer_replication.rollouts.envs.workshop.recorded import env_before
+from composer_replication.rollouts.envs.workshop.recorded_task import env_before
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 
 

@@ -11,7 +11,7 @@ gap                the caller measured that the chosen action leads further (rep
 from __future__ import annotations
 
 from composer_replication.core.trace import Session
-from composer_replication.data.sites.judge import is_error, judge
+from composer_replication.data.sites.call_verdict import is_error, judge
 
 OWN_ERRORED, HUMAN_REJECTED, ENDED_IN_FAILURE, GAP = "own_errored", "human_rejected", "ended_in_failure", "gap"
 _OF_CATEGORY = {"mistake": OWN_ERRORED, "rejected": HUMAN_REJECTED}

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from composer_replication.core.codec import record_to_json, write_sessions
-from composer_replication.core.config.train import HintSettings
+from composer_replication.core.config.train_settings import HintSettings
 from composer_replication.core.jsonl import read_lines, write_lines
 from composer_replication.core.rundir import RunDir
-from composer_replication.losses.hint import hint_divergence
+from composer_replication.losses.hint_loss import hint_divergence
 from composer_replication.losses.policy import token_logprobs
 from composer_replication.tokens.batch import Rows, Targets, collate
 from composer_replication.tokens.example import TrainingExample, example_from_json, example_to_json

@@ -13,12 +13,12 @@ from composer_replication.core.errors import DataError
 from composer_replication.core.rundir import RunDir, open_run
 from composer_replication.core.stamps import changed_since, stale
 from composer_replication.report.claims import claims
-from composer_replication.report.data import run_view
-from composer_replication.report.evidence import AFTER, read_evaluation
+from composer_replication.report.evaluation_section import AFTER, read_evaluation
 from composer_replication.report.funnel import not_trained, run_chains
-from composer_replication.report.logs import logs_view
+from composer_replication.report.logs_view import logs_view
 from composer_replication.report.lost import lost_rows
 from composer_replication.report.rollout_sites import rollout_sites
+from composer_replication.report.run_view import run_view
 from composer_replication.report.views import turn_view
 from composer_replication.report.work import SHOWN_SITES, work_view
 

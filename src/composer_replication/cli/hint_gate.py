@@ -12,7 +12,7 @@ from collections.abc import Collection
 from typing import Any
 
 from composer_replication.cli.job import Job
-from composer_replication.cli.student import TINY
+from composer_replication.cli.student_tokenizer import TINY
 from composer_replication.core.errors import DataError, StoppedError
 from composer_replication.tokens.artefact import Dataset
 

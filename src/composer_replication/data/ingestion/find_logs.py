@@ -11,7 +11,7 @@ from pathlib import Path
 
 from composer_replication.core.errors import DataError
 from composer_replication.data.ingestion.lines import LineReader
-from composer_replication.data.ingestion.records import BadRecord, decode
+from composer_replication.data.ingestion.log_records import BadRecord, decode
 
 RETENTION_NOTE = (
     "Claude Code deletes its logs after 30 days (setting cleanupPeriodDays). What recompose ingests is kept; "

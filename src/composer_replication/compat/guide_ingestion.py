@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from composer_replication.core.config.data import HintsSettings, IngestSettings, SitesSettings
-from composer_replication.core.guide import TraceExample, TraceState, TraceTurn
+from composer_replication.compat.guide_types import TraceExample, TraceState, TraceTurn
+from composer_replication.core.config.data_settings import HintsSettings, IngestSettings, SitesSettings
 from composer_replication.core.redact import Redactor
 from composer_replication.core.site import TARGET_CATEGORIES
 from composer_replication.core.trace import CallRef, Segment, Session, SourceRef, Turn
 from composer_replication.data.chat import from_chat, to_chat, tool_from_chat, tool_to_chat
 from composer_replication.data.hints.write import write_hints
 from composer_replication.data.ingestion.claude_code import ingest
-from composer_replication.data.ingestion.find import find_logs
-from composer_replication.data.sites.find import find_sites
+from composer_replication.data.ingestion.find_logs import find_logs
+from composer_replication.data.sites.find_sites import find_sites
 
 
 @dataclass(frozen=True, slots=True)

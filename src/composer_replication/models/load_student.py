@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from composer_replication.core.config.student import StudentSettings
+from composer_replication.core.config.student_settings import StudentSettings
 from composer_replication.core.errors import ConfigError, need
 from composer_replication.models.forward import check_projection
 from composer_replication.models.tiny import make_tiny

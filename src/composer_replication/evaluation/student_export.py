@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from composer_replication.core.config.student import StudentSettings
+from composer_replication.core.config.student_settings import StudentSettings
 from composer_replication.evaluation.players import Player, load_player
-from composer_replication.models.export import save_served, weights_sha256
-from composer_replication.models.load import load_student
+from composer_replication.models.load_student import load_student
 from composer_replication.models.merge import merge_adapters
+from composer_replication.models.pretrained_folder import save_served, weights_sha256
 from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.renderer import Renderer
 

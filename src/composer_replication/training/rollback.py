@@ -17,13 +17,13 @@ from typing import Any, Self
 from composer_replication.rollouts.episode import Rollout
 from composer_replication.training.checkpoint import good_checkpoint, load_extra, load_tensors, set_aside
 from composer_replication.training.health import PolicyHealth
-from composer_replication.training.journal import RunLogger
 from composer_replication.training.live import LiveStep, RolloutSource
 from composer_replication.training.reference import Reference, frozen
 from composer_replication.training.reference import live as current
 from composer_replication.training.rewards import start_kl
+from composer_replication.training.rollout_metrics import drift
+from composer_replication.training.run_logger import RunLogger
 from composer_replication.training.state import Trainer
-from composer_replication.training.vitals import drift
 
 
 @dataclass(slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from composer_replication.core.config.base import Settings
-from composer_replication.core.config.reader import ReaderSettings
+from composer_replication.core.config.reader_settings import ReaderSettings
 
 
 def _as_command(given: object) -> object:

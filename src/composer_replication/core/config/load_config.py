@@ -6,8 +6,8 @@ Every problem names its file and line (or flag), and an unknown key is answered 
 Paths in a file are relative to that file; paths in a flag are relative to the current folder.
 
 A file may come from a stranger. What in it runs code, sends something or reaches out of its folder (core/config/powers.py) counts only
-where the user has trusted these very bytes (core/config/trust.py): each file is read once, and what is hashed is what is parsed. Flags
-are the user's own, and a flag that sets the same setting takes the file's place.
+if the user has trusted these very bytes (core/config/trusted_files.py): each file is read once, and what is hashed is what is parsed.
+Flags are the user's own, and a flag that sets the same setting takes the file's place.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pydantic.fields import FieldInfo
 from composer_replication.core.config.base import Settings
 from composer_replication.core.config.powers import holds_text, is_shipped, may_be_a_models_key, powers_of
 from composer_replication.core.config.root import Config
-from composer_replication.core.config.trust import SettingsFile, Trusted, refusal
+from composer_replication.core.config.trusted_files import SettingsFile, Trusted, refusal
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.redact import Redactor
 
@@ -137,7 +137,7 @@ def load_config(
 ) -> LoadedConfig:
     """Read, merge and validate; with no file, recompose.toml is looked for at and above `start`.
 
-    `how` says why the powers of a file count, "" where they do not; without it the user's own list decides (core/config/trust.py).
+    `how` says why the powers of a file count, "" where they do not; without it the user's own list decides (core/config/trusted_files.py).
     Raises ConfigError naming the file and line, or the flag, of every setting that cannot be used, and UntrustedError for a file with
     powers that do not count.
     """

@@ -22,18 +22,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from composer_replication.core.config.teachers import TeacherSettings
+from composer_replication.compat.guide_ingestion import states_of
+from composer_replication.compat.guide_types import TraceState
+from composer_replication.core.config.teacher_settings import TeacherSettings
 from composer_replication.core.errors import BudgetError, ConfigError, DataError, TeacherError
-from composer_replication.core.guide import TraceState
 from composer_replication.core.pseudonyms import store_key
 from composer_replication.core.redact import Redactor
 from composer_replication.core.teacher import Request, Teacher, worst_usd
 from composer_replication.core.trace import Segment, Session, SourceRef, ToolSpec, Turn
 from composer_replication.data.chat import from_chat, to_chat, tool_from_chat, tool_to_chat
-from composer_replication.data.guide import states_of
+from composer_replication.data.ingestion.logged_tools import says_refused, tools_from_calls
 from composer_replication.data.ingestion.redaction import redact_session
-from composer_replication.data.ingestion.tools import says_refused, tools_from_calls
-from composer_replication.data.replay.families import family_of
+from composer_replication.data.replay.model_families import family_of
 from composer_replication.data.teachers.asking import Asker
 from composer_replication.data.teachers.defaults import DEFAULT_TEACHERS
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger

@@ -26,9 +26,9 @@ from composer_replication.data.ingestion.attachments import ATTACHMENT_TYPES, re
 from composer_replication.data.ingestion.authorship import authorship
 from composer_replication.data.ingestion.conversation import Conversation, Sent
 from composer_replication.data.ingestion.counts import RawCounts
-from composer_replication.data.ingestion.find import LogFile
+from composer_replication.data.ingestion.find_logs import LogFile
 from composer_replication.data.ingestion.lines import LineReader
-from composer_replication.data.ingestion.records import (
+from composer_replication.data.ingestion.log_records import (
     RECORD_TYPES,
     BadRecord,
     LogRecord,
@@ -41,7 +41,7 @@ from composer_replication.data.ingestion.records import (
     is_deep,
     rare,
 )
-from composer_replication.data.ingestion.tools import offered_tools
+from composer_replication.data.ingestion.logged_tools import offered_tools
 
 SYNTHETIC_MODEL = "<synthetic>"
 SUBAGENT_TOOLS = ("Task", "Agent")

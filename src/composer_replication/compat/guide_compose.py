@@ -22,6 +22,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from composer_replication.compat.guide_collator import guide_keys
 from composer_replication.core.errors import AlignmentError, ConfigError, DataError
 from composer_replication.losses.entropy import eopd_soft_gate
 from composer_replication.losses.fused import fused_divergence, fused_logprobs, fused_rows
@@ -29,7 +30,6 @@ from composer_replication.losses.preference import dpo, sequence_logprobs, seque
 from composer_replication.losses.taid import share_of, taid
 from composer_replication.models.forward import final_hidden, head_of, scoring
 from composer_replication.tokens.batch import Batch
-from composer_replication.tokens.guide import guide_keys
 
 _REFERENCE = ("ref_logprobs", "ref_logps")  # the guide's name, and a shorter one
 Ids = tuple[Tensor, Tensor, Tensor]  # rows of ids (B, T), and row and position of each of N loss tokens

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from composer_replication.core.trace import ToolCall, Turn
-from composer_replication.data.replay.tools import Change, change_of, kind_of, path_of
+from composer_replication.data.replay.agent_tools import Change, change_of, kind_of, path_of
 
 _NUMBERED = re.compile(r"^ *\d+(?:→|\t)", re.MULTILINE)
 _REMINDER = re.compile(r"\s*<system-reminder>(?:(?!<system-reminder>).)*</system-reminder>\s*\Z", re.DOTALL)

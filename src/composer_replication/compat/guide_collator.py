@@ -23,9 +23,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from composer_replication.core.config.train import BuildSettings
+from composer_replication.compat.guide_types import TraceExample, TraceTurn
+from composer_replication.core.config.train_settings import BuildSettings
 from composer_replication.core.errors import ConfigError, DataError
-from composer_replication.core.guide import TraceExample, TraceTurn
 from composer_replication.core.site import Hint, Preference, Site
 from composer_replication.core.trace import Segment, Session, SourceRef, ToolSpec, Turn
 from composer_replication.tokens.batch import Batch, Rows, Targets, collate

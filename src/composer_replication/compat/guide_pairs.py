@@ -19,23 +19,23 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from composer_replication.compat.guide_ingestion import states_of
+from composer_replication.compat.guide_replay import TeacherActions, replay_trace
+from composer_replication.compat.guide_types import MappingDataclass, TraceState
 from composer_replication.core.errors import ConfigError, DataError
-from composer_replication.core.guide import MappingDataclass, TraceState
 from composer_replication.core.jsonl import read_lines, write_lines
 from composer_replication.core.site import Answer, Preference
 from composer_replication.core.trace import Session, Turn
 from composer_replication.data.chat import from_chat, to_chat, tool_from_chat
 from composer_replication.data.curate.curator import Curator, Dropped, DropReport
 from composer_replication.data.curate.data_juicer import DataJuicer, curate_with
-from composer_replication.data.curate.export import flat_prompt
 from composer_replication.data.curate.foreign import curate_foreign
 from composer_replication.data.curate.pair import Pair, messages_hash, side_of, tail_of
+from composer_replication.data.curate.pair_export import flat_prompt
 from composer_replication.data.curate.recipe import load_recipe
-from composer_replication.data.guide import states_of
 from composer_replication.data.replay.actions import ComparisonContext
 from composer_replication.data.replay.agree import Agreement, agree
-from composer_replication.data.replay.families import family_of
-from composer_replication.data.replay.guide import TeacherActions, replay_trace
+from composer_replication.data.replay.model_families import family_of
 from composer_replication.data.teachers.defaults import DEFAULT_TEACHERS
 
 Message = Mapping[str, Any]

@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from composer_replication.core.config.base import Settings
-from composer_replication.core.config.hint import HintSettings as HintSettings
+from composer_replication.core.config.hint_settings import HintSettings as HintSettings
 
 
 class BuildSettings(Settings):

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from composer_replication.core.errors import SessionError
 from composer_replication.core.trace import ENVIRONMENT, HARNESS, HUMAN, Opaque, Text, ToolCall, ToolResult, Turn
 from composer_replication.rollouts.envs.env import Opening, Reply, RunsIn
-from composer_replication.rollouts.envs.workshop.judge import RunsTests, TestReport, run_tests
+from composer_replication.rollouts.envs.workshop.task_tests import RunsTests, TestReport, run_tests
 from composer_replication.rollouts.envs.workshop.tasks import Task
 from composer_replication.rollouts.envs.workshop.vocabulary import LISTER, TESTER
 

@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from composer_replication.core.config.base import Settings
-from composer_replication.core.config.teachers import TeacherSettings
+from composer_replication.core.config.teacher_settings import TeacherSettings
 
 
 class ServerSettings(Settings):
