@@ -117,7 +117,7 @@ def test_a_hole_in_the_filter_is_found_before_the_first_run(monkeypatch: pytest.
     hole = "from composer_replication.rollouts.envs.workshop import isolation; isolation.ALLOWED['socket'] = (41, 198);"
     hole += "m = isolation.this_machine(); arm = m.audit_arch == 0xC00000B7;"
     hole += "isolation.MACHINES[__import__('os').uname().machine] = m._replace(allowed=(*m.allowed, 198 if arm else 41)); import sys"
-    monkeypatch.setattr(sandbox_module, "_START", sandbox_module._START.replace("; main()", f"; {hole}; main()"))
+    monkeypatch.setattr(sandbox_module, "_START", sandbox_module._START.replace("; serve_requests()", f"; {hole}; serve_requests()"))
     with pytest.raises(SandboxError, match="was able to open an internet socket, open a local socket"):
         Sandbox(layers=("seccomp",)).start()
 
@@ -227,7 +227,7 @@ def test_an_answer_that_was_written_ahead_is_no_answer(sandbox: Sandbox) -> None
 
 def test_what_comes_in_another_form_is_no_answer(sandbox: Sandbox) -> None:
     code = "import sys\nsys._getframe(1).f_globals\nimport builtins\nframe = sys._getframe()\n"
-    code += "while 'evaluate' not in frame.f_globals:\n    frame = frame.f_back\nframe.f_globals['evaluate'] = lambda *asked: {form}\n"
+    code += "while 'evaluate_expression' not in frame.f_globals:\n    frame = frame.f_back\nframe.f_globals['evaluate_expression'] = lambda *asked: {form}\n"
     for form in ("['value']", "['error', 3]", "{'value': 5}", "5", "['value', 5, 5]", "[[]]"):
         found = sandbox.run({"main.py": code.replace("{form}", form)}, [("main.py", "5"), ("main.py", "6")])
         assert {a.error for a in found.answers} == {"Stopped: no answer that can be read"}

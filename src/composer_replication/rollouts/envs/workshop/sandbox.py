@@ -34,9 +34,8 @@ from composer_replication.rollouts.envs.workshop.sandbox_worker import ALL_LAYER
 
 End = Literal["answered", "timeout", "too_much_output", "unreadable", "died"]
 _SOURCES = str(Path(__file__).resolve().parents[4])
-_START = (
-    f"import sys; sys.path.insert(0, {_SOURCES!r}); from composer_replication.rollouts.envs.workshop.sandbox_worker import main; main()"
-)
+_WORKER = "composer_replication.rollouts.envs.workshop.sandbox_worker"
+_START = f"import sys; sys.path.insert(0, {_SOURCES!r}); from {_WORKER} import serve_requests; serve_requests()"
 _WHY: dict[End, str] = {
     "answered": "no answer that can be read",
     "timeout": "time limit",
