@@ -94,10 +94,10 @@ def task_names(steps: int, groups: int) -> list[list[str]]:
 def ours(student: str, *, groups: int, size: int, steps: int, room: int) -> dict[str, float]:
     """The reference loop's own producer of examples and its own step."""
     from composer_replication.core.config.root import Config
-    from composer_replication.models.load import load_student
+    from composer_replication.models.load_student import load_student
     from composer_replication.rollouts.envs.workshop.as_tools import TOOLS
-    from composer_replication.rollouts.envs.workshop.env import WorkshopEnv
     from composer_replication.rollouts.envs.workshop.tasks import make_task
+    from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
     from composer_replication.rollouts.groups import sample_groups
     from composer_replication.rollouts.sampler import sample_rollouts
     from composer_replication.rollouts.sampling import Sampling

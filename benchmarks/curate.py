@@ -32,8 +32,8 @@ from page import about  # noqa: E402 - beside this file
 
 from composer_replication.data.curate.curator import Curator  # noqa: E402 - the tests' pairs need the root on the path first
 from composer_replication.data.curate.data_juicer import DataJuicer, curate_with  # noqa: E402
-from composer_replication.data.curate.export import pair_of, row_of  # noqa: E402
 from composer_replication.data.curate.pair import Pair  # noqa: E402
+from composer_replication.data.curate.pair_export import pair_of, row_of  # noqa: E402
 from composer_replication.data.curate.recipe import SHIPPED, load_recipe  # noqa: E402
 from tests.data.curate.real_shaped import made_up  # noqa: E402
 

@@ -168,7 +168,7 @@ def _level(options: argparse.Namespace, works: Sequence[Any], told: dict[Any, di
     """Play every arm of a level on its seed's tasks, and pool."""
     from workshop_evidence.numbers import check_arms, evaluation_seed_of, level_numbers, play
 
-    from composer_replication.core.config.rollouts import EvaluateSettings
+    from composer_replication.core.config.rollout_settings import EvaluateSettings
     from composer_replication.evaluation.players import player_of, start_of
     from composer_replication.rollouts.envs.workshop.demonstrators import LEVELS as TEXTS
 

@@ -21,19 +21,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from composer_replication.core.config.data import SitesSettings
-from composer_replication.core.config.reader import ReaderSettings
+from composer_replication.core.config.data_settings import SitesSettings
+from composer_replication.core.config.reader_settings import ReaderSettings
 from composer_replication.core.redact import Redactor
 from composer_replication.core.site import TARGET_CATEGORIES
 from composer_replication.core.teacher import Teacher
 from composer_replication.core.trace import Session
-from composer_replication.data.hints.reader import read_session
+from composer_replication.data.hints.hint_reader import read_session
 from composer_replication.data.hints.reader_hints import Score, score
 from composer_replication.data.ingestion.claude_code import ingest
-from composer_replication.data.ingestion.find import find_logs
-from composer_replication.data.sites.find import find_sites
+from composer_replication.data.ingestion.find_logs import find_logs
+from composer_replication.data.sites.find_sites import find_sites
 from composer_replication.data.teachers.asking import Asker
-from composer_replication.data.teachers.recorded import recorded_teachers
+from composer_replication.data.teachers.recorded_teachers import recorded_teachers
 
 ROOT = Path(__file__).resolve().parent.parent
 Named = tuple[str, str | None]

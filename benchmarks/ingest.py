@@ -39,9 +39,9 @@ from composer_replication.core.jsonl import dumps
 from composer_replication.core.redact import Redactor
 from composer_replication.core.trace import Block, Session, ToolCall
 from composer_replication.data.ingestion.claude_code import Links, ingest, sessions_of
-from composer_replication.data.ingestion.find import LogFile, find_logs
+from composer_replication.data.ingestion.find_logs import LogFile, find_logs
 from composer_replication.data.ingestion.lines import BUFFER_BYTES
-from composer_replication.data.ingestion.reader import FileReader, KnownIds
+from composer_replication.data.ingestion.log_reader import FileReader, KnownIds
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 MIN_READING, MAX_MEMORY, MAX_SIZE = 0.5, 4.0, 1.1

@@ -35,7 +35,7 @@ from composer_replication.core.secret_places import PLACE_RULES
 from composer_replication.core.secret_tokens import TOKEN_RULES
 from composer_replication.core.trace import ToolCall
 from composer_replication.data.ingestion.claude_code import ingest
-from composer_replication.data.ingestion.find import find_logs
+from composer_replication.data.ingestion.find_logs import find_logs
 
 LENGTHS = {"API_KEY": (12, 14, 16, 20, 24, 32), "DB_PASSWORD": (8, 10, 12, 14, 16)}
 ROOT = Path(__file__).resolve().parent.parent

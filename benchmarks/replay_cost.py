@@ -25,17 +25,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from composer_replication.core.config.data import IngestSettings, SitesSettings
-from composer_replication.core.config.rollouts import ReplaySettings
+from composer_replication.core.config.data_settings import IngestSettings, SitesSettings
+from composer_replication.core.config.rollout_settings import ReplaySettings
 from composer_replication.core.redact import Redactor
 from composer_replication.core.site import TARGET_CATEGORIES
 from composer_replication.core.trace import Session, Turn
 from composer_replication.data.ingestion.claude_code import ingest
-from composer_replication.data.ingestion.find import find_logs
-from composer_replication.data.replay.gather import requests_of
-from composer_replication.data.replay.prompt import BYTES_PER_TOKEN, MESSAGE_TOKENS, tokens_of, without_thinking
-from composer_replication.data.replay.steps import Step, all_steps, choose_steps
-from composer_replication.data.sites.find import find_sites
+from composer_replication.data.ingestion.find_logs import find_logs
+from composer_replication.data.replay.gather import teacher_requests
+from composer_replication.data.replay.prompt import BYTES_PER_TOKEN, MESSAGE_TOKENS, estimate_message_tokens, without_thinking
+from composer_replication.data.replay.steps import ReplayStep, all_steps, choose_steps
+from composer_replication.data.sites.find_sites import find_sites
 
 WHOLE = ReplaySettings(max_prompt_tokens=10**9)
 
@@ -61,19 +61,19 @@ class Row:
     chosen: Bill
 
 
-def bill_of(session: Session, steps: Sequence[Step], *, settings: ReplaySettings, cached: float) -> Bill:
+def bill_of(session: Session, steps: Sequence[ReplayStep], *, settings: ReplaySettings, cached: float) -> Bill:
     """What asking about these steps bills; a prompt's common beginning with the one before costs `cached` of its price."""
     calls = sent = 0
     in_order = 0.0
     before: tuple[Turn, ...] = ()
     tools = int(sum(len(t.description) + len(json.dumps(t.parameters)) for t in session.tools) / BYTES_PER_TOKEN)
     sizes: dict[int, int] = {}
-    for asking in requests_of(session, steps, settings=settings, redactor=_NOBODY):
+    for asking in teacher_requests(session, steps, settings=settings, redactor=_NOBODY):
         shown = asking.prompt.turns
         common = sum(
             1 for _ in itertools.takewhile(lambda pair: pair[0] is pair[1] or pair[0] == pair[1], zip(before, shown, strict=False))
         )
-        shared = sum(sizes.setdefault(id(turn), tokens_of(turn)) for turn in shown[:common]) + (tools if before else 0)
+        shared = sum(sizes.setdefault(id(turn), estimate_message_tokens(turn)) for turn in shown[:common]) + (tools if before else 0)
         total = asking.prompt.tokens + tools
         calls, sent, in_order, before = calls + 1, sent + total, in_order + (total - shared) + cached * shared, shown
         sizes.clear()
@@ -107,7 +107,7 @@ def _growth(session: Session) -> Iterator[float]:
     for a, b in itertools.pairwise(calls):
         added, grown = session.turns[a:b], session.turns[b].context_tokens - session.turns[a].context_tokens
         if grown > 500 and session.segment_of(a) is session.segment_of(b):
-            estimated = sum(tokens_of(without_thinking(turn)) - MESSAGE_TOKENS for turn in added) * BYTES_PER_TOKEN
+            estimated = sum(estimate_message_tokens(without_thinking(turn)) - MESSAGE_TOKENS for turn in added) * BYTES_PER_TOKEN
             yield estimated / grown
 
 

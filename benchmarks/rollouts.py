@@ -35,11 +35,11 @@ from beside_trl import STUDENT, compare
 from beside_trl import table as beside_table
 from page import about
 
-from composer_replication.rollouts.envs.workshop.env import WorkshopEnv
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox, SandboxRun
 from composer_replication.rollouts.envs.workshop.tasks import make_tasks
-from composer_replication.rollouts.meter import Meter
+from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
 from composer_replication.rollouts.sampler import Sampling, sample_rollouts
+from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.renderer import Renderer
 
@@ -68,7 +68,7 @@ def cpu_s() -> float:
 def measure(model: Any, renderer: Renderer, *, batch: int, episodes: int) -> dict[str, float]:
     """One row of the table."""
     tasks = make_tasks(episodes, seed=0)
-    meter = Meter()
+    meter = SamplingStats()
     settings = Sampling(max_new_tokens=96, max_context_tokens=1536, batch_episodes=batch)
     begun = cpu_s()
     sandbox = TimedSandbox()

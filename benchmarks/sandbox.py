@@ -16,10 +16,10 @@ import sys
 import time
 
 from composer_replication.rollouts.envs.workshop.demonstrators import oracle
-from composer_replication.rollouts.envs.workshop.env import WorkshopEnv
 from composer_replication.rollouts.envs.workshop.episodes import play
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.rollouts.envs.workshop.tasks import make_tasks
+from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
 
 FILES = {"main.py": "from other import base\ndef add(a, b):\n    return a + b + base\n", "other.py": "base = 1\n"}
 NUM_TASKS = 100

@@ -52,9 +52,9 @@ from composer_replication.losses.channel import CHANNELS, Channel
 from composer_replication.losses.divergence import jsd
 from composer_replication.losses.policy import dr_grpo, token_logprobs
 from composer_replication.losses.preference import dpo
-from composer_replication.models.load import Student
+from composer_replication.models.load_student import Student
 from composer_replication.tokens.batch import collate, count
-from composer_replication.tokens.example import Action, HintView, PreferencePair, TrainingExample
+from composer_replication.tokens.example import HintView, PreferencePair, SampledMessage, TrainingExample
 from composer_replication.training.packing import micros_of, session_trees
 from composer_replication.training.state import Trainer, make_trainer
 from composer_replication.training.step import accumulate
@@ -89,7 +89,7 @@ def make_data(length: int, *, sites: int, pairs: int, vocab: int) -> tuple[Train
             name = f"p{a}"
             made.append(PreferencePair(id=name, session_id="s", prefix_ids=ids[:a], chosen_ids=draw(MESSAGE), rejected_ids=ids[a:b]))
     start = length // 4
-    action = Action(span=(start, length), logprobs=(-math.log(vocab),) * (length - start), advantage=ADVANTAGE)
+    action = SampledMessage(span=(start, length), logprobs=(-math.log(vocab),) * (length - start), advantage=ADVANTAGE)
     return TrainingExample(id="e", session_id="s", ids=ids, hints=tuple(views), actions=(action,)), made
 
 

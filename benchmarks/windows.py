@@ -23,15 +23,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from composer_replication.core.config.data import HintsSettings, SitesSettings
-from composer_replication.core.config.train import BuildSettings
+from composer_replication.core.config.data_settings import HintsSettings, SitesSettings
+from composer_replication.core.config.train_settings import BuildSettings
 from composer_replication.core.redact import Redactor
 from composer_replication.core.site import Hint, Site
 from composer_replication.core.trace import Session
 from composer_replication.data.hints.write import write_hints
 from composer_replication.data.ingestion.claude_code import ingest
-from composer_replication.data.ingestion.find import find_logs
-from composer_replication.data.sites.find import find_sites
+from composer_replication.data.ingestion.find_logs import find_logs
+from composer_replication.data.sites.find_sites import find_sites
 from composer_replication.tokens.dataset import Skipped, build_examples
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.tokens.hf import load_tokenizer

@@ -16,11 +16,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from composer_replication.core.config.data import SitesSettings
+from composer_replication.core.config.data_settings import SitesSettings
 from composer_replication.core.site import Site
 from composer_replication.data.ingestion.claude_code import ingest
-from composer_replication.data.ingestion.find import find_logs
-from composer_replication.data.sites.find import find_sites
+from composer_replication.data.ingestion.find_logs import find_logs
+from composer_replication.data.sites.find_sites import find_sites
 from composer_replication.data.sites.shell_rules import PATH_EXPLORED, PATH_STATED
 from composer_replication.evaluation.stats import wilson
 

@@ -1,33 +1,45 @@
-"""Prove that the tests can fail: apply each known mistake to a copy of the tree and require a red test.
+"""Prove that the tests can fail: plant each known mistake in a copy of the tree and require a red test.
 
-    python scripts/mutants.py NAME ...        tests/mutants/NAME.patch
-    python scripts/mutants.py                 those that a change touches, and a sample that moves on every day (make mutants)
-    python scripts/mutants.py --all           every one (make mutants-all)
+    python scripts/mutants.py NAME ...              tests/mutants/NAME.toml
+    python scripts/mutants.py                       those that a change touches, and a sample that moves on every day (make mutants)
+    python scripts/mutants.py --all                 every one (make mutants-all)
+    python scripts/mutants.py --show FILE [WITHIN]  the text in which a mutant's search is looked for
 
-A mutant is touched where its patch, a file that it patches or a file of its tests is another than when it was last caught:
-tests/mutants/caught.json keeps a fingerprint of these. Outside of CI it is written; commit it with the change.
+A mutant is a search and a replacement inside a named function, class or constant:
 
-A patch begins with comment lines that say why it matters and which tests must go red:
+    why = "the site would be the turn after the error, which is not the mistake"
+    tests = ["tests/data/sites/test_find.py::test_the_site_is_the_message_with_the_call"]
 
-    # why: the site would be the turn after the error, which is not the mistake
-    # test: tests/data/sites/test_find.py::test_the_site_is_the_message_with_the_call
-    diff --git a/src/... b/src/...
+    [[changes]]
+    file = "src/composer_replication/data/sites/find_sites.py"
+    within = "find_sites"
+    search = "turn=ref.turn"
+    replace = "turn=ref.turn + 1"
 
-Exit code 1 where a patch does not apply, names no test, names a test that is red without the patch or does not
-exist, or leaves one of its tests green.
+The search is made in the text that `ast.unparse` gives for that definition, so line breaks, quotes, comments and the
+place in the file do not matter. It must be there exactly once. Without `within` it is made in the whole module; in a
+file that is not Python, in its text.
+
+A mutant is touched if its own file, a file that it changes or a file of its tests is another than when it was last
+caught: tests/mutants/caught.json keeps a fingerprint of these. Outside of CI it is written; commit it with the change.
+
+The exit code is 1 if a mutant has lost its place, names no test, names a test that is red without the mutant or does
+not exist, or leaves one of its tests green.
 """
 
 from __future__ import annotations
 
+import ast
 import datetime
 import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,34 +52,100 @@ TIMEOUT_S = 600
 GREEN, RED = 0, 1  # exit codes of pytest; every other one is a broken run
 
 
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+class LostPlace(ValueError):
+    """A search that is not in its definition exactly once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One replacement: in `file`, within the definition of that dotted name ("" is the whole file)."""
+
+    file: str
+    within: str = ""
+    search: str
+    replace: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """One known mistake: its patch, and the tests that must notice it."""
+    """One known mistake: its changes, and the tests that must notice it."""
 
     path: Path
     tests: tuple[str, ...]
     why: str
+    changes: tuple[Change, ...]
 
 
 def read_mutant(path: Path) -> Mutant:
-    """The header of a patch file."""
-    tests: list[str] = []
-    why = ""
-    for line in path.read_text("utf-8").splitlines():
-        if not line.startswith("#"):
-            break
-        name, _, value = line.lstrip("# ").partition(":")
-        if name == "test":
-            tests += value.split()
-        elif name == "why":
-            why = value.strip()
-    return Mutant(path=path, tests=tuple(tests), why=why)
+    """A mutant from its TOML file."""
+    value = tomllib.loads(path.read_text("utf-8"))
+    changes = tuple(Change(**change) for change in value.get("changes", ()))
+    return Mutant(path=path, tests=tuple(value.get("tests", ())), why=value.get("why", ""), changes=changes)
+
+
+def definitions(tree: ast.AST, prefix: str = "", *, local: bool = False) -> Iterator[tuple[str, list[ast.stmt], int]]:
+    """(dotted name, the list of statements that holds it, its index there) of every function, class and constant."""
+    local = local or isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef)  # what a function assigns is no definition
+    for field in ("body", "orelse", "finalbody", "handlers"):
+        statements: list[ast.stmt] = getattr(tree, field, [])
+        for index, node in enumerate(statements if isinstance(statements, list) else ()):  # a lambda's body is no list
+            name = "" if local and not isinstance(node, _DEFINITIONS) else _name(node)
+            if name:
+                yield prefix + name, statements, index
+            yield from definitions(node, f"{prefix}{name}." if name else prefix, local=local)
+
+
+def _name(node: ast.AST) -> str:
+    if isinstance(node, _DEFINITIONS):
+        return node.name
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return targets[0].id if len(targets) == 1 and isinstance(targets[0], ast.Name) else ""
+
+
+def find_definition(tree: ast.Module, within: str) -> tuple[list[ast.stmt], int]:
+    """Where the definition of that dotted name stands; raises LostPlace if it is not there exactly once."""
+    places = [(statements, index) for name, statements, index in definitions(tree) if name == within]
+    if len(places) != 1:
+        raise LostPlace(f"{within} is defined {len(places)} times")
+    return places[0]
+
+
+def mutated(text: str, change: Change) -> str:
+    """The text of a file with one change made; raises LostPlace."""
+    if not change.file.endswith(".py"):
+        return _replaced(text, change)
+    tree = ast.parse(text)
+    if not change.within:
+        return _replaced(ast.unparse(tree), change)
+    statements, index = find_definition(tree, change.within)
+    statements[index : index + 1] = ast.parse(_replaced(ast.unparse(statements[index]), change)).body
+    return ast.unparse(tree)
+
+
+def _replaced(text: str, change: Change) -> str:
+    if (times := text.count(change.search)) != 1:
+        where = f"{change.file} {change.within}".strip()
+        raise LostPlace(f"{change.search!r} is {times} times in {where}; see: python scripts/mutants.py --show {where}")
+    return text.replace(change.search, change.replace)
+
+
+def plant(tree: Path, mutant: Mutant) -> str:
+    """Make all changes of a mutant in a copied tree; returns what went wrong, or ""."""
+    try:
+        for change in mutant.changes:
+            path = tree / change.file
+            path.write_text(mutated(path.read_text("utf-8"), change), "utf-8")
+    except (LostPlace, SyntaxError, OSError) as e:
+        return str(e)
+    return "" if mutant.changes else "no changes"
 
 
 def fingerprint(root: Path, mutant: Mutant) -> str:
-    """A hash of the patch, of the files that it patches and of the files of its tests; what is missing counts as empty."""
-    patched = re.findall(r"^\+\+\+ b/(\S+)", mutant.path.read_text("utf-8"), re.MULTILINE)
-    names = [*patched, *(test.partition("::")[0] for test in mutant.tests)]
+    """A hash of the mutant, of the files that it changes and of the files of its tests; what is missing counts as empty."""
+    names = [*(change.file for change in mutant.changes), *(test.partition("::")[0] for test in mutant.tests)]
     parts = [mutant.path.read_bytes(), *((root / name).read_bytes() if (root / name).is_file() else b"" for name in dict.fromkeys(names))]
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:16]
 
@@ -118,20 +196,13 @@ def run_tests(tree: Path, tests: tuple[str, ...]) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def apply(tree: Path, patch: Path) -> str:
-    """Apply a patch to a copied tree; returns what went wrong, or ""."""
-    env = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tree.parent)}  # the copy is no repository, wherever it lies
-    done = subprocess.run(["git", "apply", "-p1", str(patch)], cwd=tree, env=env, capture_output=True, text=True, check=False)
-    return "" if done.returncode == 0 else (done.stdout + done.stderr).strip()
-
-
 def judge(root: Path, mutant: Mutant) -> str:
     """What is wrong with a mutant, or "" where it is caught."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         tree = Path(folder)
         copy_tree(root, tree)
-        if problem := apply(tree, mutant.path):
-            return f"does not apply: {problem}"
+        if problem := plant(tree, mutant):
+            return f"lost its place: {problem}"
         code, output = run_tests(tree, mutant.tests)
         if code == GREEN:
             return "SURVIVED: no test noticed"
@@ -146,11 +217,11 @@ def baseline(root: Path, mutants: list[Mutant]) -> str:
     """What is wrong with the named tests on the tree as it is: they must exist and be green; "" where they are."""
     for mutant in mutants:
         if not mutant.tests or not mutant.why:
-            return f"{mutant.path.name}: its header needs a '# why:' and a '# test:' line"
+            return f"{mutant.path.name} needs `why` and `tests`"
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         copy_tree(root, Path(folder))
         code, output = run_tests(Path(folder), tuple(dict.fromkeys(t for m in mutants for t in m.tests)))
-    return "" if code == GREEN else f"pytest exit {code} without any patch: {_last(output)}"
+    return "" if code == GREEN else f"pytest exit {code} without any mutant: {_last(output)}"
 
 
 def _last(output: str) -> str:
@@ -160,8 +231,13 @@ def _last(output: str) -> str:
 def main(words: list[str]) -> int:
     """Judge the named mutants, the touched and the day's sample, or all; returns the exit code."""
     root = Path(__file__).resolve().parent.parent
+    if words[:1] == ["--show"]:
+        tree = ast.parse((root / words[1]).read_text("utf-8"))
+        statements, index = find_definition(tree, words[2]) if words[2:] else ([tree], 0)
+        print(ast.unparse(statements[index]))
+        return 0
     names = [word for word in words if word != "--all"]
-    every = [read_mutant(p) for p in sorted((root / "tests" / "mutants").glob("*.patch"))]
+    every = [read_mutant(p) for p in sorted((root / "tests" / "mutants").glob("*.toml"))]
     unknown = set(names) - {m.path.stem for m in every}
     if unknown or not every:
         print(f"mutants: none named {', '.join(sorted(unknown)) or 'at all'}; there are: {', '.join(m.path.stem for m in every)}")

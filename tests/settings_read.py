@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from composer_replication.core.config.base import Settings
-from composer_replication.core.config.load import walk_fields
+from composer_replication.core.config.load_config import walk_fields
 from composer_replication.core.config.root import Config
 
 Names = frozenset[str]  # classes that an expression may be an instance of

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from composer_replication.cli.init import toml_text
-from composer_replication.core.config.load import find_config, load_config, walk_fields
+from composer_replication.core.config.load_config import find_config, load_config, walk_fields
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError
 

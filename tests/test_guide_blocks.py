@@ -20,10 +20,10 @@ import pytest
 import torch
 
 import composer_replication
+from composer_replication.compat.guide_pairs import NormalizedDPOPair
+from composer_replication.compat.guide_replay import TeacherActions
 from composer_replication.core.errors import DataError, MissingExtraError
-from composer_replication.data.curate.guide import NormalizedDPOPair
-from composer_replication.data.replay.guide import TeacherActions
-from composer_replication.losses.trust import dppo
+from composer_replication.losses.trust_region import dppo
 from composer_replication.training.backends._compat import trl_problem
 from tests.data.replay.test_guide import STATES, settings
 from tests.data.teachers.endpoint import Endpoint

@@ -20,17 +20,17 @@ from typing import Any
 
 from composer_replication.cli.demo_settings import AFTER
 from composer_replication.core.config.base import stage_seed
-from composer_replication.core.config.rollouts import EvaluateSettings
+from composer_replication.core.config.rollout_settings import EvaluateSettings
 from composer_replication.core.errors import DataError
 from composer_replication.evaluation.players import Player, Shown, play_one
 from composer_replication.evaluation.rows import SUCCESS, paired, row
 from composer_replication.evaluation.stats import Resamples, over_groups
-from composer_replication.evaluation.success import Played, is_success
+from composer_replication.evaluation.success import EpisodeResult, is_success
 
 from .arms import ARMS, BEFORE, seeds_of
 from .sections import QUESTIONS
 
-Episodes = Mapping[str, Mapping[int, Sequence[Played]]]
+Episodes = Mapping[str, Mapping[int, Sequence[EpisodeResult]]]
 """Row -> seed of the training -> what that student played."""
 PLACEBO, SINGLE = "placebo", ("policy", "hint", "preference")
 
@@ -60,17 +60,17 @@ def check_arms(players: Mapping[str, Player], stopped: Mapping[str, str]) -> Non
             raise DataError(what, fix="start over with --fresh")
 
 
-def block_of(played: Played) -> str:
+def block_of(played: EpisodeResult) -> str:
     """The seed of the training whose tasks these are."""
     return played.task_id.split("/", 1)[0]
 
 
-def pooled(by_seed: Mapping[int, Sequence[Played]]) -> list[Played]:
+def pooled(by_seed: Mapping[int, Sequence[EpisodeResult]]) -> list[EpisodeResult]:
     """The episodes of all seeds, in blocks; a task is another one in each block, also where its text is the same."""
     return [replace(p, task_id=f"{seed:09d}/{p.task_id}") for seed in sorted(by_seed) for p in by_seed[seed]]
 
 
-def pooled_row(name: str, by_seed: Mapping[int, Sequence[Played]], *, settings: EvaluateSettings, seed: int) -> dict[str, Any]:
+def pooled_row(name: str, by_seed: Mapping[int, Sequence[EpisodeResult]], *, settings: EvaluateSettings, seed: int) -> dict[str, Any]:
     """Every number of an arm over all seeds, and success and families of each seed."""
     whole = pooled(by_seed)
     draws = Resamples.within([len(by_seed[s]) for s in sorted(by_seed)], seed=stage_seed(seed, "pooled"), samples=settings.samples)
@@ -87,7 +87,7 @@ def pooled_row(name: str, by_seed: Mapping[int, Sequence[Played]], *, settings: 
     return {**found, "by_seed": shares, "outcomes": {str(s): outcomes(by_seed[s]) for s in sorted(by_seed)}}
 
 
-def outcomes(played: Sequence[Played]) -> str:
+def outcomes(played: Sequence[EpisodeResult]) -> str:
     """One character per task, in the order of the tasks' ids: 1 where the episode was a success.
 
     All rows of a level and seed have the same tasks, so two rows are compared place by place.

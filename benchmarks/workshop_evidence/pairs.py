@@ -27,14 +27,14 @@ from pathlib import Path
 from typing import Any
 
 from composer_replication.core.codec import read_answers, read_sessions, record_to_json
-from composer_replication.core.config.rollouts import ReplaySettings
+from composer_replication.core.config.rollout_settings import ReplaySettings
 from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.redact import Redactor
 from composer_replication.core.site import Answer, Preference
 from composer_replication.core.teacher import Request, Teacher
 from composer_replication.core.trace import Session, Text, ToolCall, Turn
-from composer_replication.data.replay.actions import Action, canonical
-from composer_replication.data.replay.agree import Place, weigh_place
+from composer_replication.data.replay.actions import MessageAction, canonical_action
+from composer_replication.data.replay.agree import AnsweredTurn, weigh_place
 from composer_replication.data.replay.ask import failed_turns, place_of
 from composer_replication.data.replay.checks import shuffled
 from composer_replication.data.replay.gather import gather, lookup
@@ -43,7 +43,7 @@ from composer_replication.data.teachers.asking import Asker
 from composer_replication.data.teachers.scripted import Scripted
 from composer_replication.rollouts.envs.workshop.demonstrators import DONE_TEXT
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.teachers import scripted_teachers
+from composer_replication.rollouts.envs.workshop.scripted_teachers import scripted_teachers
 from composer_replication.rollouts.envs.workshop.vocabulary import LISTER, TESTER
 
 TEACHERS = (
@@ -104,7 +104,7 @@ def ask_all(sessions: Sequence[Session], *, seed: int) -> tuple[Answer, ...]:
         return asyncio.run(gather(sessions, teachers, steps=all_steps, **how)).answers
 
 
-def places_of(sessions: Iterable[Session], answers: Iterable[Answer]) -> list[Place]:
+def places_of(sessions: Iterable[Session], answers: Iterable[Answer]) -> list[AnsweredTurn]:
     """Every step that was asked about, with its answers."""
     ask, places = lookup(answers), []
     for session in sessions:
@@ -115,25 +115,25 @@ def places_of(sessions: Iterable[Session], answers: Iterable[Answer]) -> list[Pl
     return places
 
 
-def raw_pairs(places: Iterable[Place]) -> Iterator[Preference]:
+def raw_pairs(places: Iterable[AnsweredTurn]) -> Iterator[Preference]:
     """Every answer that is not what the student did, each as a pair of its own."""
     for place in places:
-        own = canonical(place.own, place.scene)
+        own = canonical_action(place.own, place.scene)
         for answer in place.answers:
-            if canonical(answer.turn, place.scene) != own:
+            if canonical_action(answer.turn, place.scene) != own:
                 yield Preference(session_id=place.session_id, turn=place.turn, chosen=answer.turn, teachers=(answer.teacher,))
 
 
-def null_pairs(places: Sequence[Place], *, seed: int, min_families: int, wanted: int) -> Iterator[Preference]:
+def null_pairs(places: Sequence[AnsweredTurn], *, seed: int, min_families: int, wanted: int) -> Iterator[Preference]:
     """What the same agreement makes of answers dealt to other places: `wanted` different pairs, from as many rounds as it takes."""
     weigh = partial(weigh_place, min_families=min_families)
-    seen: set[tuple[str, int, Action]] = set()
+    seen: set[tuple[str, int, MessageAction]] = set()
     for number in range(MAX_NULL_ROUNDS):
         for place in shuffled(places, seed=seed + number):
             verdict = weigh(place)
             if verdict.outcome != "pair" or verdict.chosen is None:
                 continue
-            key = (place.session_id, place.turn, canonical(verdict.chosen.turn, place.scene))
+            key = (place.session_id, place.turn, canonical_action(verdict.chosen.turn, place.scene))
             if len(seen) == wanted or key in seen:
                 continue
             seen.add(key)

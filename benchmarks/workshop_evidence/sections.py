@@ -8,7 +8,7 @@ from typing import Any
 from composer_replication.cli.demo_settings import AFTER
 from composer_replication.evaluation.table import HINTS_ARE_TAUGHT
 from composer_replication.report.claims import OTHER, TARGETED, claims
-from composer_replication.report.evidence import verdict
+from composer_replication.report.evaluation_section import verdict
 
 from .arms import ARMS, MIN_SEEDS
 from .pairs import TEACHERS

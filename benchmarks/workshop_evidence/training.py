@@ -114,11 +114,13 @@ def prepare_pairs(work: Work) -> None:
 
 def record_here(config: str, student: str) -> None:
     """Record the logs as the demo does, in this process; run by `prepare` in a fresh one."""
-    from composer_replication.cli.demo_student import record
+    from composer_replication.cli.demo_student import record_sessions
     from composer_replication.cli.flags import Common
     from composer_replication.cli.job import open_job
 
-    record(open_job(Common(config=(Path(config),), quiet=True)), Path(student), Path(config).parent / "logs", num_sessions=NUM_LOGS)
+    record_sessions(
+        open_job(Common(config=(Path(config),), quiet=True)), Path(student), Path(config).parent / "logs", num_sessions=NUM_LOGS
+    )
 
 
 def train_arm(work: Work, name: str, *, scale: float) -> dict[str, Any]:

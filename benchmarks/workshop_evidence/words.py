@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from composer_replication.report.claims import OTHER, TARGETED
-from composer_replication.report.evidence import METRIC, signed
+from composer_replication.report.evaluation_section import METRIC, signed
 
 METRICS: Mapping[str, str] = {"targeted": TARGETED, "other": OTHER, "A_made": "A_made", "B_made": "B_made", "C_made": "C_made"}
 CHANNELS = ("policy", "lm_ce", "hint", "preference")

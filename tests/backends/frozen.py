@@ -21,10 +21,10 @@ from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM, TrainerCa
 from composer_replication.core.config.root import Config
 from composer_replication.losses.channel import CHANNELS
 from composer_replication.models.forward import final_hidden, project, scoring
-from composer_replication.models.load import Student
+from composer_replication.models.load_student import Student
 from composer_replication.rollouts.groups import advantages
 from composer_replication.tokens.batch import micro_batches
-from composer_replication.tokens.example import Action, HintView, PreferencePair, TrainingExample
+from composer_replication.tokens.example import HintView, PreferencePair, SampledMessage, TrainingExample
 from composer_replication.training.state import make_trainer
 from composer_replication.training.step import accumulate, step_counts
 
@@ -157,7 +157,7 @@ def _acted(model: Any, row: int) -> TrainingExample:
         (len(prompt), len(prompt) + first),
         (whole.hints[0].span if whole.hints else (len(prompt) + first + mask.count(0), len(whole.ids))),
     ]
-    actions = tuple(Action(span=(a, b), logprobs=logp[a:b], advantage=advantage) for a, b in spans)
+    actions = tuple(SampledMessage(span=(a, b), logprobs=logp[a:b], advantage=advantage) for a, b in spans)
     return replace(whole, actions=actions)
 
 

@@ -17,13 +17,13 @@ from composer_replication.rollouts.envs.workshop.lessons import Reckoner
 from composer_replication.rollouts.envs.workshop.sandbox import SandboxRun
 from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.training import guard as guard_module
-from composer_replication.training import vitals
+from composer_replication.training import rollback as guard_module
+from composer_replication.training import rollout_metrics as vitals
 from composer_replication.training.backends import trl_guard
 from composer_replication.training.backends.trl_guard import LOST, WatchedTools, as_rollout, as_step
-from composer_replication.training.backends.trl_rollouts import record
-from composer_replication.training.live import Live
-from composer_replication.training.vitals import Drift
+from composer_replication.training.backends.trl_rollouts import record_rollout
+from composer_replication.training.live import RolloutSource
+from composer_replication.training.rollout_metrics import Drift
 from tests.backends.test_trl_rollouts import EPISODE, MISSING, answered, played, said
 from tests.backends.test_trl_tools import SEED, solve
 
@@ -54,7 +54,7 @@ def begun(sandbox: Any = None) -> WatchedTools:
 
 def made(renderer: Renderer, messages: Sequence[dict[str, Any]], env: WatchedTools | None = None, **more: Any) -> Any:
     rollout = replace(played(renderer, messages), **more)
-    recorded = record(rollout, renderer=renderer, tools=TOOLS.specs(), author="student")
+    recorded = record_rollout(rollout, renderer=renderer, tools=TOOLS.specs(), author="student")
     ids = (*rollout.prompt_ids, *rollout.completion_ids)
     ends = frozenset(renderer.codec.control.values())
     return as_rollout(recorded, env or begun(), name=rollout.name, ids=ids, end_ids=ends)
@@ -142,7 +142,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def forgetting(monkeypatch: pytest.MonkeyPatch) -> None:
     values = iter((1.0, 0.0))
-    monkeypatch.setattr(Live, "monitor", lambda live, model: (next(values),) * 8)
+    monkeypatch.setattr(RolloutSource, "monitor", lambda live, model: (next(values),) * 8)
 
 
 RULES = {"kl": drifting, "unresolvable": unresolvable, "environment": failing, "monitor": forgetting}
@@ -188,5 +188,5 @@ def test_a_step_without_a_gradient_moves_nothing(tmp_path: Path) -> None:
 
 
 def test_the_session_of_a_sample_has_no_log_probs(renderer: Renderer) -> None:
-    turns = trl_guard.written(made(renderer, EPISODE).session).turns
+    turns = trl_guard.storable_session(made(renderer, EPISODE).session).turns
     assert all(turn.sampled is None for turn in turns) and any(isinstance(b, ToolCall) for t in turns for b in t.blocks)

@@ -96,8 +96,8 @@ def test_what_it_does_not_host_is_refused_by_name(group: str, setting: dict, whe
 
 def test_every_setting_is_hosted_said_or_refused() -> None:
     """Names that exist: a setting that was renamed would silently be refused or ignored."""
-    from composer_replication.core.config.rollouts import RolloutSettings
-    from composer_replication.core.config.train import TrainSettings
+    from composer_replication.core.config.rollout_settings import RolloutSettings
+    from composer_replication.core.config.train_settings import TrainSettings
     from composer_replication.training.backends.trl_settings import HOSTED, SAID, leaves
 
     names = {name for name, _ in leaves("train", TrainSettings())} | {name for name, _ in leaves("rollouts", RolloutSettings())}

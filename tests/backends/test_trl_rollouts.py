@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from composer_replication.core.trace import HARNESS, HUMAN, Sampled, Text, ToolCall, ToolResult, Turn
 from composer_replication.rollouts.envs.workshop.as_tools import TOOLS
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.training.backends.trl_rollouts import HintProducer, Played, record, written_spans
+from composer_replication.training.backends.trl_rollouts import HintProducer, TrlRollout, record_rollout, written_spans
 
 pytestmark = pytest.mark.train
 PROMPT = [{"role": "system", "content": "Work."}, {"role": "user", "content": "Change x from 1 to 2 in a.py."}]
@@ -42,7 +42,7 @@ def answered(name: str, content: str) -> dict[str, Any]:
     return {"role": "tool", "name": name, "content": content}
 
 
-def played(renderer: Renderer, messages: Sequence[dict[str, Any]], *, name: str = "r0") -> Played:
+def played(renderer: Renderer, messages: Sequence[dict[str, Any]], *, name: str = "r0") -> TrlRollout:
     """What TRL's loop would have given: messages end with their end token, everything else is masked."""
     turns: list[Turn] = list(OPENING)
     num = 0
@@ -62,7 +62,7 @@ def played(renderer: Renderer, messages: Sequence[dict[str, Any]], *, name: str 
     written = [span.body for span in rendered.spans if span.role == "assistant"]
     start, end = written[0][0], written[-1][1]
     mask = [int(any(a <= i < b for a, b in written)) for i in range(start, end)]
-    return Played(
+    return TrlRollout(
         name=name,
         prompt=PROMPT,
         prompt_ids=rendered.ids[:start],
@@ -135,7 +135,7 @@ def test_a_call_that_trl_dropped_without_a_word_is_a_malformed_call(renderer: Re
     broken = Turn(role="assistant", author=None, blocks=(Text("x"),), sampled=Sampled((1, 2), (0.0, 0.0)))
     end = renderer.reply(OPENING, replace(broken, sampled=None), tools=TOOLS.specs())
     ids = (*renderer.codec.one_go(text), end[1][-1])
-    rollout = Played(
+    rollout = TrlRollout(
         name="r0",
         prompt=PROMPT,
         prompt_ids=end[0],
@@ -183,7 +183,7 @@ def test_parallel_calls_are_answered_in_order(renderer: Renderer) -> None:
         answered("view_file", "<tool_use_error>File does not exist.</tool_use_error>"),
         said(text="Done."),
     ]
-    recorded = record(played(renderer, messages), renderer=renderer, tools=TOOLS.specs(), author="student")
+    recorded = record_rollout(played(renderer, messages), renderer=renderer, tools=TOOLS.specs(), author="student")
     (first, second) = [ref.result for ref in recorded.session.calls().values()]
     assert first is not None and second is not None and (first.is_error, second.is_error) == (False, True)
     facts = producer(renderer).make([played(renderer, messages)]).facts

@@ -22,7 +22,7 @@ from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError, StoppedError
 from composer_replication.core.rundir import RunDir
 from composer_replication.core.trace import Session
-from composer_replication.models.load import Student, load_student
+from composer_replication.models.load_student import Student, load_student
 from composer_replication.rollouts.envs.workshop.as_tools import WorkshopTools, plain_tools, task_row
 from composer_replication.rollouts.envs.workshop.lessons import Reckoner
 from composer_replication.tokens.hf import load_tokenizer

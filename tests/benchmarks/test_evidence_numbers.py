@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.workshop_evidence.numbers import block_of, evaluation_seed_of, level_numbers, pooled, pooled_row, questions
-from composer_replication.core.config.rollouts import EvaluateSettings
+from composer_replication.core.config.rollout_settings import EvaluateSettings
 from composer_replication.core.errors import DataError
 from composer_replication.evaluation.rows import paired
-from composer_replication.evaluation.success import Played, evaluation_tasks
+from composer_replication.evaluation.success import EpisodeResult, evaluation_tasks
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from tests.evaluation.small_judge import played_by, solver
 
@@ -21,16 +21,16 @@ SETTINGS = EvaluateSettings(samples=300)
 
 
 @pytest.fixture(scope="module")
-def good() -> Iterator[list[Played]]:
+def good() -> Iterator[list[EpisodeResult]]:
     with Sandbox() as sandbox:
         yield played_by(solver, sandbox)
 
 
-def failed(played: list[Played]) -> list[Played]:
+def failed(played: list[EpisodeResult]) -> list[EpisodeResult]:
     return [replace(p, reward=0.0) for p in played]
 
 
-def test_a_row_has_the_wider_of_both_intervals_and_every_outcome(good: list[Played]) -> None:
+def test_a_row_has_the_wider_of_both_intervals_and_every_outcome(good: list[EpisodeResult]) -> None:
     """One seed always succeeds and the other never: over tasks nothing varies, over two seeds nothing is known."""
     found = pooled_row("x", {7: good, 8: failed(good)}, settings=SETTINGS, seed=1)
     assert (found["success"], found["success_low"], found["success_high"]) == (0.5, 0.0, 1.0)
@@ -38,7 +38,7 @@ def test_a_row_has_the_wider_of_both_intervals_and_every_outcome(good: list[Play
     assert found["outcomes"] == {"7": "1" * len(good), "8": "0" * len(good)}
 
 
-def test_a_difference_that_some_seeds_do_not_show_is_not_one(good: list[Played]) -> None:
+def test_a_difference_that_some_seeds_do_not_show_is_not_one(good: list[EpisodeResult]) -> None:
     """Resampling tasks within seeds would say +.33 [.33, .33]; over the three seeds, of which two show nothing, it includes zero."""
     a, b = pooled({7: good, 8: good, 9: good}), pooled({7: good, 8: good, 9: failed(good)})
     both = paired("a", a, "b", b, targeted=("unknown_tool",), seed=1, samples=300, block=block_of)[0]
@@ -50,19 +50,19 @@ def test_a_difference_that_some_seeds_do_not_show_is_not_one(good: list[Played])
     assert mixed["low"] > 0 and "blocks" not in mixed
 
 
-def test_the_wider_interval_is_the_one_over_tasks_where_the_seeds_agree(good: list[Played]) -> None:
+def test_the_wider_interval_is_the_one_over_tasks_where_the_seeds_agree(good: list[EpisodeResult]) -> None:
     half = [replace(p, reward=float(i % 2)) for i, p in enumerate(good)]
     a, b = pooled({7: good, 8: good, 9: good}), pooled({7: half, 8: half, 9: half})
     found = paired("a", a, "b", b, targeted=("unknown_tool",), seed=1, samples=300, block=block_of)[0]
     assert [found["low"], found["high"]] == found["tasks"] and found["blocks"][0] == found["blocks"][1]
 
 
-def test_bounds_of_an_arm_that_never_fails_are_not_empty(good: list[Played]) -> None:
+def test_bounds_of_an_arm_that_never_fails_are_not_empty(good: list[EpisodeResult]) -> None:
     found = pooled_row("x", {7: good, 8: good}, settings=SETTINGS, seed=1)
     assert found["success"] == found["success_high"] == 1.0 and found["success_low"] < 1.0
 
 
-def test_every_arm_needs_every_seed(good: list[Played]) -> None:
+def test_every_arm_needs_every_seed(good: list[EpisodeResult]) -> None:
     with pytest.raises(DataError, match="planned are"):
         level_numbers({"before": {7: good, 8: good}, "after": {7: good}}, settings=SETTINGS, seed=1)
 
@@ -76,7 +76,7 @@ def test_what_is_compared() -> None:
     assert len(asked) == len(set(asked)) and not any("preference" in pair for pair in asked)
 
 
-def test_the_headline_has_more_seeds_than_the_rest(good: list[Played]) -> None:
+def test_the_headline_has_more_seeds_than_the_rest(good: list[EpisodeResult]) -> None:
     five = {seed: good for seed in (1, 2, 3, 4, 5)}
     three = {seed: failed(good) for seed in (1, 2, 3)}
     arms = {"before": {s: failed(good) for s in five}, "hint": five, "wrong_site": three, "after": five}

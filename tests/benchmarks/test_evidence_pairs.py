@@ -16,7 +16,7 @@ from composer_replication.core.errors import DataError
 from composer_replication.core.site import Answer
 from composer_replication.core.teacher import Request
 from composer_replication.core.trace import Text, ToolCall, Turn
-from composer_replication.data.replay.agree import Place
+from composer_replication.data.replay.agree import AnsweredTurn
 from composer_replication.data.teachers.scripted import Scripted
 from tests.benchmarks.test_evidence_page import Evidence, difference, evidence, row
 
@@ -52,9 +52,9 @@ def test_a_noisy_player_slips_at_its_share_and_always_at_the_same_places() -> No
     assert len({family for _, family, _, _ in TEACHERS}) == 4 and set(SETS) == {arm.pairs for arm in ARMS.values() if arm.pairs}
 
 
-def place(number: int, own: Turn, **answers: Turn) -> Place:
+def place(number: int, own: Turn, **answers: Turn) -> AnsweredTurn:
     given = tuple(Answer(site_id=f"s{number}:1:-", teacher=name, family=name, turn=turn) for name, turn in answers.items())
-    return Place(session_id=f"s{number}", turn=1, own=own, answers=given)
+    return AnsweredTurn(session_id=f"s{number}", turn=1, own=own, answers=given)
 
 
 def test_raw_is_every_answer_that_is_another_action_however_many_agree() -> None:

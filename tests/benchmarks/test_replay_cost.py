@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.replay_cost import WHOLE, bill_of, row_of, table
-from composer_replication.data.replay.prompt import tokens_of
+from composer_replication.data.replay.prompt import estimate_message_tokens
 from composer_replication.data.replay.steps import all_steps
 from tests.data.replay.test_gather import talk
 
 
 def test_in_order_each_message_is_billed_in_full_once() -> None:
     session = talk(steps=4)
-    sizes = [tokens_of(turn) for turn in session.turns]
+    sizes = [estimate_message_tokens(turn) for turn in session.turns]
     bill = bill_of(session, all_steps(session), settings=WHOLE, cached=0.0)
     prefixes = [sum(sizes[:n]) for n in (1, 3, 5, 7)]
     assert (bill.calls, bill.sent, bill.in_order) == (4, sum(prefixes), prefixes[-1])

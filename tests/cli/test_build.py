@@ -14,7 +14,7 @@ from composer_replication.cli.build_text import lost_channel
 from composer_replication.core.codec import write_sessions
 from composer_replication.core.config.root import Config
 from composer_replication.core.trace import Segment, Text, Turn
-from composer_replication.tokens.artefact import report
+from composer_replication.tokens.artefact import build_report
 from tests.cli.workspace import fill, recompose, session
 
 pytestmark = pytest.mark.train
@@ -77,10 +77,10 @@ def test_a_build_that_lost_every_hint_is_a_problem_with_its_remedy(work: Path) -
     ],
 )
 def test_what_counts_as_lost(counts: dict[str, int], settings: dict[str, Any], problem: str) -> None:
-    found = lost_channel(Config.model_validate({"train": settings}), report(Counter(counts)))
+    found = lost_channel(Config.model_validate({"train": settings}), build_report(Counter(counts)))
     assert (problem in str(found)) if problem else found is None
 
 
 def test_live_rollouts_bring_their_own_hints() -> None:
     config = Config.model_validate({"rollouts": {"env": "workshop"}, "train": {"lm_ce": {"weight": 0.0}, "policy": {"weight": 1.0}}})
-    assert lost_channel(config, report(Counter({"skipped hint/too_long": 3}))) is None
+    assert lost_channel(config, build_report(Counter({"skipped hint/too_long": 3}))) is None

@@ -16,7 +16,7 @@ from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import read_lines, write_lines
 from composer_replication.core.site import Answer, Preference
 from composer_replication.core.trace import Session, Turn
-from composer_replication.data.curate.export import read_rows
+from composer_replication.data.curate.pair_export import read_rows
 from composer_replication.tokens.split import is_held_out
 from tests.cli.workspace import inside, recompose
 from tests.data.curate.pairs import call, say, session
@@ -70,7 +70,7 @@ def test_held_out_pairs_come_first_so_that_no_copy_of_them_is_trained_on(work: P
     """Whichever of the two copies is held out, it is the other one that goes."""
     path = work / "recompose" / "sessions.jsonl"
     from composer_replication.core.codec import read_sessions
-    from composer_replication.core.config.data import HeldOutSettings
+    from composer_replication.core.config.data_settings import HeldOutSettings
 
     by = HeldOutSettings(by="session", fraction=0.5)
     sessions = list(read_sessions(path))

@@ -17,7 +17,7 @@ from composer_replication.cli.demo_student import STUDENT, shipped
 from composer_replication.cli.demo_text import command
 from composer_replication.cli.main import VERBS
 from composer_replication.core.codec import read_sessions
-from composer_replication.core.config.load import load_config
+from composer_replication.core.config.load_config import load_config
 from composer_replication.core.errors import DataError
 from tests.cli.workspace import Said, files, recompose
 

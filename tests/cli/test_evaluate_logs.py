@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from composer_replication.core.codec import record_to_json, write_sessions
-from composer_replication.core.config.data import HeldOutSettings
+from composer_replication.core.config.data_settings import HeldOutSettings
 from composer_replication.core.jsonl import write_lines
 from composer_replication.tokens.split import is_held_out
 from tests.cli.workspace import Said, files, recompose

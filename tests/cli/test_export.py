@@ -16,7 +16,7 @@ from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir, open_run
 from composer_replication.evaluation.players import load_player, player_of
 from composer_replication.models.merge import merge_adapters
-from composer_replication.tokens.families import FAMILIES
+from composer_replication.tokens.template_families import FAMILIES
 from tests.cli.workspace import Said, files, recompose, session
 from tests.tokens.students import chatml_tokenizer, official
 

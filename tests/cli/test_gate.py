@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from composer_replication.cli.gate import check_examples
+from composer_replication.cli.hint_gate import check_examples
 from composer_replication.core.codec import record_to_json
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.rundir import sha256_of
 from composer_replication.core.site import Hint, Site
-from composer_replication.report.words import REASONS
+from composer_replication.report.explanations import REASONS
 from composer_replication.tokens.artefact import Dataset
 from composer_replication.tokens.example import HintView, TrainingExample
 from tests.cli.workspace import files, fill, recompose, session, site

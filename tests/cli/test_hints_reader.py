@@ -9,7 +9,7 @@ import pytest
 
 from composer_replication.cli import replay_teachers
 from composer_replication.core.codec import read_hints, read_sessions, read_sites, record_to_json
-from composer_replication.core.config.teachers import TeacherSettings
+from composer_replication.core.config.teacher_settings import TeacherSettings
 from composer_replication.core.jsonl import write_lines
 from composer_replication.core.site import Answer
 from composer_replication.core.trace import Text, Turn

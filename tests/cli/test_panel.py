@@ -15,7 +15,7 @@ from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job
 from composer_replication.cli.panel import TrainPanel, shown_steps
 from composer_replication.cli.train_text import Steps
-from composer_replication.core.config.load import load_config
+from composer_replication.core.config.load_config import load_config
 
 STEP = {
     "policy/status": "active", "policy/tokens": 5213, "policy/loss": -0.0123, "policy/grad_norm": 0.0312,

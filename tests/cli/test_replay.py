@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from composer_replication.core.codec import read_anchors, read_answers, read_preferences, read_sessions, write_sessions
-from composer_replication.data.replay.actions import canonical
+from composer_replication.data.replay.actions import canonical_action
 from composer_replication.rollouts.envs.workshop.demonstrators import FAMILIES, oracle
-from composer_replication.rollouts.envs.workshop.recorded import env_before
+from composer_replication.rollouts.envs.workshop.recorded_task import env_before
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.tokens.artefact import load_dataset
 from tests.cli.workspace import files, recompose, session
@@ -40,17 +40,17 @@ def test_pairs_cure_the_detour_and_anchors_hold_what_only_the_reward_sees(work: 
     artefacts = work / "recompose"
     sessions = {s.id: s for s in read_sessions(artefacts / "sessions.jsonl")}
     pairs, anchors = list(read_preferences(artefacts / "preferences.jsonl")), list(read_anchors(artefacts / "anchors.jsonl"))
-    rejected = [canonical(pair.rejected_turn(sessions[pair.session_id])).parts[0][0] for pair in pairs]
+    rejected = [canonical_action(pair.rejected_turn(sessions[pair.session_id])).parts[0][0] for pair in pairs]
     assert len(pairs) >= 4 and rejected.count("list_files") >= len(pairs) - 1
     assert all(pair.rejected is None and len(pair.teachers) == len(FAMILIES) for pair in pairs)
     with Sandbox() as sandbox:
         for pair in pairs:
             env = env_before(sessions[pair.session_id], pair.turn, sandbox=sandbox)
-            assert canonical(oracle(env)) == canonical(pair.chosen)  # on this level the families that agree are right
+            assert canonical_action(oracle(env)) == canonical_action(pair.chosen)  # on this level the families that agree are right
     reasons = {reason: [a for a in anchors if a.reason == reason] for reason in ("agreed", "no_consensus")}
     assert len(reasons["agreed"]) > COUNT and reasons["no_consensus"]
     for anchor in reasons["no_consensus"]:  # the end of an episode: test, or say that it is done
-        (name, _), *_ = canonical(sessions[anchor.session_id].turns[anchor.turn]).parts
+        (name, _), *_ = canonical_action(sessions[anchor.session_id].turns[anchor.turn]).parts
         assert name in ("run_tests", "")
     failed = {(s.id, ref.turn) for s in sessions.values() for ref in s.calls().values() if ref.result is not None and ref.result.is_error}
     assert failed and not failed & {(a.session_id, a.turn) for a in anchors}

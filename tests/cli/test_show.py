@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from composer_replication.cli.lookup import find
-from composer_replication.cli.paint import mask_text
+from composer_replication.cli.render_terminal import mask_text
 from composer_replication.core.errors import DataError
 from composer_replication.core.harmless import harmless
 from tests.cli.workspace import HOSTILE, fill, recompose, session

@@ -15,7 +15,7 @@ from composer_replication.core.errors import BusyError
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.lock import only_one
 from composer_replication.core.trace import Parent, Session
-from composer_replication.data.ingestion.record import Record
+from composer_replication.data.ingestion.ingest_record import IngestRecord
 from composer_replication.data.ingestion.store import plan_merge, write_merged
 from tests.cli.test_ingest import MADE_UP_KEY, assistant, call, log_lines, record, result
 from tests.cli.workspace import Said, files, recompose
@@ -140,7 +140,7 @@ def test_a_subagent_stays_with_the_version_of_its_session_that_started_it(tmp_pa
     store, fresh = tmp_path / "sessions.jsonl", tmp_path / "fresh.jsonl"
     write_sessions(store, [old])
     write_sessions(fresh, [new, child])
-    plan = plan_merge(store, fresh, record=Record(), now="2026-11-22T13:31:56Z")
+    plan = plan_merge(store, fresh, record=IngestRecord(), now="2026-11-22T13:31:56Z")
     with (tmp_path / "merged.jsonl").open("wb") as stream:
         assert write_merged(plan, stream) == 3
     merged = {one.id: one for one in read_sessions(tmp_path / "merged.jsonl")}

@@ -16,9 +16,9 @@ import torch
 from composer_replication.cli import hints_audit
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import open_job
-from composer_replication.cli.student import make_tokenizer
+from composer_replication.cli.student_tokenizer import make_tokenizer
 from composer_replication.core.codec import read_hints, read_sessions, record_to_json
-from composer_replication.core.config.data import HeldOutSettings
+from composer_replication.core.config.data_settings import HeldOutSettings
 from composer_replication.core.config.root import Config
 from composer_replication.core.jsonl import write_lines
 from composer_replication.core.site import Preference
@@ -255,7 +255,7 @@ def two_sessions(work: Path) -> tuple[Session, Session, HeldOutSettings]:
 def test_the_tiny_tokenizer_never_sees_a_held_out_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, settings = two_sessions(tmp_path)
     seen: list[str] = []
-    monkeypatch.setattr("composer_replication.cli.student.train_tiny_tokenizer", lambda texts: seen.extend(texts))
+    monkeypatch.setattr("composer_replication.cli.student_tokenizer.train_tiny_tokenizer", lambda texts: seen.extend(texts))
     make_tokenizer(Config(held_out=settings), tmp_path / "sessions.jsonl")
     assert any("plainly kept" in text for text in seen) and not any("zyxwvut" in text for text in seen)
 

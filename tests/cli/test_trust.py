@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from composer_replication.core.config.load import load_config, walk_fields
+from composer_replication.core.config.load_config import load_config, walk_fields
 from composer_replication.core.config.powers import HARMLESS, RULES, holds_text, may_be_a_models_key
 from composer_replication.core.config.root import Config
-from composer_replication.core.config.trust import VARIABLE, Trusted
+from composer_replication.core.config.trusted_files import VARIABLE, Trusted
 from composer_replication.core.errors import ConfigError, DataError, UntrustedError
 from composer_replication.core.rundir import create_run, open_run
 from composer_replication.data.curate.recipe import load_recipe

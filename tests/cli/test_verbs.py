@@ -15,7 +15,7 @@ import pytest
 from composer_replication.cli.console import Screen
 from composer_replication.cli.main import VERBS
 from composer_replication.cli.problems import describe
-from composer_replication.core.config.load import load_config
+from composer_replication.core.config.load_config import load_config
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import DataError, StoppedError
 from composer_replication.tokens.artefact import write_dataset

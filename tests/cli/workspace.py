@@ -15,8 +15,8 @@ from typing import Any
 
 from composer_replication.cli.main import run
 from composer_replication.core.codec import record_to_json, write_sessions
-from composer_replication.core.config.load import find_config
-from composer_replication.core.config.trust import VARIABLE
+from composer_replication.core.config.load_config import find_config
+from composer_replication.core.config.trusted_files import VARIABLE
 from composer_replication.core.jsonl import write_lines
 from composer_replication.core.site import Hint, Site
 from composer_replication.core.trace import Segment, Session, SourceRef, Text, ToolCall, ToolResult, Turn

@@ -14,7 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from composer_replication.core.files import append_text, atomic_writer, make_work, open_private, save_folder, scratch_folder, settle, sweep
+from composer_replication.core.files import (
+    append_text,
+    atomic_writer,
+    make_work,
+    move_into_place,
+    open_private,
+    remove_leftovers,
+    save_folder,
+    scratch_folder,
+)
 from composer_replication.core.pseudonyms import store_key
 from composer_replication.core.rundir import create_run, sweep_work
 from composer_replication.data.teachers.ledger import Ledger
@@ -24,7 +33,7 @@ WRITES = {"write_text", "write_bytes", "mkdir", "makedirs", "save_pretrained", "
 OWN_HOME = {"core/files.py"}
 EXCUSED = {
     "core/rundir.py": "claims a folder for a run: mkdir decides between two that start at once; its mode is set there",
-    "models/export.py": "writes into a folder that its caller made and makes private",
+    "models/pretrained_folder.py": "writes into a folder that its caller made and makes private",
     "training/generator.py": "weights for a server, which may run as another user",
     "data/curate/data_juicer.py": "inside a TemporaryDirectory, which is its owner's",
 }
@@ -133,7 +142,7 @@ def test_a_process_of_the_same_number_is_not_taken_for_the_one_that_died(tmp_pat
     """In a container every process may have the number of the last one: who holds the lock decides, not who has the number."""
     (tmp_path / f".sessions.jsonl.{os.getpid()}-0a1b2c.part").write_text("half")
     (tmp_path / f".tokenizer.{os.getpid()}-0a1b2c.part").mkdir()
-    assert len(sweep(tmp_path)) == 2 and not list(tmp_path.iterdir())
+    assert len(remove_leftovers(tmp_path)) == 2 and not list(tmp_path.iterdir())
 
 
 def test_leftovers_of_the_earlier_version_go_too(tmp_path: Path) -> None:
@@ -145,7 +154,7 @@ def test_leftovers_of_the_earlier_version_go_too(tmp_path: Path) -> None:
         (tmp_path / name).write_text("half")
     for name in (f".a.jsonl.{parent}.part", ".notes.part", "a.part", ".gitignore"):
         (tmp_path / name).write_text("not ours to judge")
-    sweep(tmp_path)
+    remove_leftovers(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {f".a.jsonl.{parent}.part", ".notes.part", "a.part", ".gitignore"}
 
 
@@ -187,8 +196,8 @@ def test_what_fails_leaves_the_old_and_nothing_half(tmp_path: Path) -> None:
 def test_a_scratch_that_is_held_is_the_owners_before_it_is_whole(tmp_path: Path) -> None:
     with scratch_folder(tmp_path / "x") as scratch:
         (scratch / "y").write_text("text")
-        assert mode(scratch) == 0o700 and sweep(tmp_path) == []
-        settle(scratch, tmp_path / "x")
+        assert mode(scratch) == 0o700 and remove_leftovers(tmp_path) == []
+        move_into_place(scratch, tmp_path / "x")
     assert mode(tmp_path / "x" / "y") == 0o600
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from composer_replication.compat.guide_errors import default_classify_error
+from composer_replication.compat.guide_ingestion import ClaudeCodeIngester, claude_states_to_trace_examples
+from composer_replication.compat.guide_types import TraceExample, TraceTurn
 from composer_replication.core.errors import DataError
-from composer_replication.core.guide import TraceExample, TraceTurn
-from composer_replication.data.guide import ClaudeCodeIngester, claude_states_to_trace_examples
-from composer_replication.data.sites.guide import default_classify_error
 
 
 def _assistant(number: int, *blocks: dict[str, Any]) -> dict[str, Any]:

@@ -9,18 +9,18 @@ from typing import Any
 
 import torch
 
-from composer_replication.core.config.rollouts import EvaluateSettings, RolloutSettings
+from composer_replication.core.config.rollout_settings import EvaluateSettings, RolloutSettings
 from composer_replication.core.config.root import Config
-from composer_replication.core.config.train import TrainSettings
+from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir, create_run
 from composer_replication.core.trace import Text, Turn
-from composer_replication.evaluation.success import Played, play_scripted
-from composer_replication.models.export import save_student, weights_sha256
-from composer_replication.models.load import Student, load_student
+from composer_replication.evaluation.success import EpisodeResult, play_scripted
+from composer_replication.models.load_student import Student, load_student
+from composer_replication.models.pretrained_folder import save_student, weights_sha256
 from composer_replication.rollouts.envs.workshop.demonstrators import Habits, careless, oracle
-from composer_replication.rollouts.envs.workshop.env import WorkshopEnv
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
+from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
 from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
 
 SETTINGS = EvaluateSettings(tasks=10, samples=200)
@@ -54,7 +54,7 @@ def a_run(work: Path, name: str, *, shift: float = 0.05, steps: int = 2, placebo
     return run
 
 
-def played_by(player: Any, sandbox: Sandbox, *, tasks: int = 40, seed: int = 1, split: str = "heldout") -> list[Played]:
+def played_by(player: Any, sandbox: Sandbox, *, tasks: int = 40, seed: int = 1, split: str = "heldout") -> list[EpisodeResult]:
     """What a scripted player does on the tasks of a seed."""
     settings = EvaluateSettings.model_validate({"tasks": tasks, "split": split})
     return play_scripted(player, settings=settings, seed=seed, sandbox=sandbox)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from composer_replication.core.errors import DataError
-from composer_replication.evaluation.hint_lift import audit_hints, shuffled_donors
+from composer_replication.evaluation.hint_lift import audit_hints, shuffled_views
 from composer_replication.tokens.example import HintView, TrainingExample
 
 VOCAB, AVOID = 40, 20  # the hint token v + AVOID says: do not write v
@@ -142,11 +142,9 @@ def test_the_mean_is_over_tokens_then_over_sites() -> None:
 def test_every_hint_is_used_once_and_nobody_keeps_its_own() -> None:
     examples = sites(30, sessions=6, kinds=3)
     views, sessions = [e.hints[0] for e in examples], [e.session_id for e in examples]
-    donors = shuffled_donors(views, sessions, seed=5)
+    donors = shuffled_views(views, sessions, seed=5)
     used = [j for j in donors if j is not None]
-    assert sorted(used) == list(range(30)) and donors == shuffled_donors(views, sessions, seed=5) != shuffled_donors(
-        views, sessions, seed=6
-    )
+    assert sorted(used) == list(range(30)) and donors == shuffled_views(views, sessions, seed=5) != shuffled_views(views, sessions, seed=6)
     for i, j in enumerate(donors):
         assert j is not None and views[i].hint_ids != views[j].hint_ids
         assert views[i].kind != views[j].kind and sessions[i] != sessions[j]  # possible here, so it must be so
@@ -159,8 +157,8 @@ def test_what_has_no_usable_donor_is_counted_not_guessed() -> None:
     audit = audit_hints(Avoider(1.0), identical, pad_id=0, max_tokens=999, min_lift=0.0, seed=1)
     assert (audit.skipped, audit.kinds, audit.sites) == ({"no_donor": 4}, (), ())
     appended = HintView(**{**_fields(examples[0].hints[0]), "rendering": "appended"})
-    assert shuffled_donors([appended, examples[1].hints[0]], ["a", "b"], seed=0) == [None, None]
-    assert shuffled_donors([appended], ["a"], seed=0) == [None]
+    assert shuffled_views([appended, examples[1].hints[0]], ["a", "b"], seed=0) == [None, None]
+    assert shuffled_views([appended], ["a"], seed=0) == [None]
 
 
 def _fields(view: HintView) -> dict[str, Any]:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from composer_replication.core.config.data import HeldOutSettings
-from composer_replication.core.config.rollouts import EvaluateSettings
+from composer_replication.core.config.data_settings import HeldOutSettings
+from composer_replication.core.config.rollout_settings import EvaluateSettings
 from composer_replication.core.errors import DataError
 from composer_replication.core.trace import Parent, Sampled, Session
-from composer_replication.evaluation.logs import HeldOut, HeldSite, check_untrained, held_out_sites, restore_spots
+from composer_replication.evaluation.held_out_logs import HeldOut, HeldSite, check_untrained, held_out_sites, restore_spots
 from composer_replication.evaluation.logs_table import logs_table, logs_verdict, plan_of
 from composer_replication.evaluation.power import detectable, smallest_difference
 from composer_replication.rollouts.fork import Fork

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from composer_replication.core.config.rollouts import EvaluateSettings
+from composer_replication.core.config.rollout_settings import EvaluateSettings
 from composer_replication.core.errors import DataError
 from composer_replication.core.trace import ENVIRONMENT, Segment, Text, ToolCall, ToolResult, Turn
 from composer_replication.evaluation.recurrence import mistakes_of
 from composer_replication.evaluation.rows import OTHER, SUCCESS, TARGETED, paired, row
 from composer_replication.evaluation.stats import Resamples, wilson
-from composer_replication.evaluation.success import Played
-from composer_replication.evaluation.table import WATCHED, evaluation_table, pairs_of
+from composer_replication.evaluation.success import EpisodeResult
+from composer_replication.evaluation.table import WATCHED, compared_rows, evaluation_table
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from tests.evaluation.small_judge import clumsy, played_by, silent, solver
 
@@ -25,21 +25,21 @@ N = 40
 
 
 @pytest.fixture(scope="module")
-def oracle(sandbox: Sandbox) -> list[Played]:
+def oracle(sandbox: Sandbox) -> list[EpisodeResult]:
     return played_by(solver, sandbox)
 
 
-def row_of(played: list[Played], name: str = "x") -> dict[str, Any]:
+def row_of(played: list[EpisodeResult], name: str = "x") -> dict[str, Any]:
     return row(name, played, targeted=KINDS, draws=Resamples.of(len(played), seed=1, samples=200))
 
 
-def pair_of(a: list[Played], b: list[Played], *, seed: int = 1) -> dict[str, dict[str, Any]]:
+def pair_of(a: list[EpisodeResult], b: list[EpisodeResult], *, seed: int = 1) -> dict[str, dict[str, Any]]:
     found = paired("a", a, "b", b, targeted=KINDS, seed=seed, samples=300)
     assert "metric" not in found[0]
     return {pair.get("metric", SUCCESS): pair for pair in found}
 
 
-def test_an_oracle_makes_no_mistake(oracle: list[Played]) -> None:
+def test_an_oracle_makes_no_mistake(oracle: list[EpisodeResult]) -> None:
     found = row_of(oracle)
     assert (found["n"], found["success"], found["success_high"], found["finished"]) == (N, 1.0, 1.0, 1.0)
     assert found["success_low"] == pytest.approx(wilson(N, N)[0]) and 0.9 < found["success_low"] < 1
@@ -57,7 +57,7 @@ def test_an_oracle_makes_no_mistake(oracle: list[Played]) -> None:
     assert {key for key in found["cells"] if not key.endswith(("_n", "_low", "_high"))} == {"none", "A", "B", "A+B"}
 
 
-def test_each_family_of_mistakes_has_its_column(sandbox: Sandbox, oracle: list[Played]) -> None:
+def test_each_family_of_mistakes_has_its_column(sandbox: Sandbox, oracle: list[EpisodeResult]) -> None:
     wrong_name = row_of(played_by(clumsy(reader=1.0, style=1.0), sandbox))
     assert [wrong_name["families"][f"{f}_made"] for f in "AB"] == [1, 0]
     a_episodes = sum(p.measures["A_open"] for p in oracle)
@@ -74,14 +74,14 @@ def test_each_family_of_mistakes_has_its_column(sandbox: Sandbox, oracle: list[P
     assert nothing["valid_call_rate"] is None and nothing["success"] == nothing["success_low"] == 0
 
 
-def test_an_unfinished_episode_counts_and_never_as_a_success(oracle: list[Played]) -> None:
+def test_an_unfinished_episode_counts_and_never_as_a_success(oracle: list[EpisodeResult]) -> None:
     cut = [replace(p, ended="max_context") if i < 10 else p for i, p in enumerate(oracle)]
     found = row_of(cut)
     assert (found["n"], found["success"], found["finished"]) == (N, 0.75, 0.75)
     assert pair_of(cut, oracle)[SUCCESS]["difference"] == -0.25
 
 
-def test_tasks_are_resampled_within_their_block_wherever_they_stand(oracle: list[Played]) -> None:
+def test_tasks_are_resampled_within_their_block_wherever_they_stand(oracle: list[EpisodeResult]) -> None:
     """Every second task by name is of the block in which b fails: within a block nothing varies, so neither does what is resampled."""
     number = {task_id: i % 2 for i, task_id in enumerate(sorted(p.task_id for p in oracle))}
     half = [replace(p, reward=0.0) if number[p.task_id] else p for p in oracle]
@@ -90,7 +90,7 @@ def test_tasks_are_resampled_within_their_block_wherever_they_stand(oracle: list
     assert found["tasks"] == pytest.approx([0.5, 0.5])
 
 
-def test_the_difference_is_over_the_same_tasks_whatever_their_order(sandbox: Sandbox, oracle: list[Played]) -> None:
+def test_the_difference_is_over_the_same_tasks_whatever_their_order(sandbox: Sandbox, oracle: list[EpisodeResult]) -> None:
     other = played_by(clumsy(reader=1.0, skip_test=1.0), sandbox)
     found = pair_of(oracle, other)
     assert found[SUCCESS]["difference"] == pytest.approx(row_of(oracle)["success"] - row_of(other)["success"])
@@ -111,7 +111,7 @@ def test_a_player_compared_with_itself_shows_nothing(sandbox: Sandbox) -> None:
     assert (found[TARGETED]["ratio"], found[TARGETED]["ratio_low"], found[TARGETED]["ratio_high"]) == (1, 1, 1)
 
 
-def test_pairing_uses_each_tasks_own_difference(oracle: list[Played]) -> None:
+def test_pairing_uses_each_tasks_own_difference(oracle: list[EpisodeResult]) -> None:
     """Half of the tasks succeed for both: unpaired that would be noise, paired it is exactly nothing."""
     half = [replace(p, reward=float(i % 2)) for i, p in enumerate(oracle)]
     same = pair_of(half, [replace(p) for p in half])[SUCCESS]
@@ -121,7 +121,7 @@ def test_pairing_uses_each_tasks_own_difference(oracle: list[Played]) -> None:
     assert opposite["difference"] == 0 and opposite["low"] < -0.2 and opposite["high"] > 0.2
 
 
-def test_other_tasks_and_a_task_twice_are_refused(sandbox: Sandbox, oracle: list[Played]) -> None:
+def test_other_tasks_and_a_task_twice_are_refused(sandbox: Sandbox, oracle: list[EpisodeResult]) -> None:
     with pytest.raises(DataError, match="did not play the same tasks"):
         pair_of(oracle, played_by(solver, sandbox, seed=2))
     with pytest.raises(DataError, match="did not play the same tasks: 1 were"):
@@ -134,7 +134,7 @@ def test_other_tasks_and_a_task_twice_are_refused(sandbox: Sandbox, oracle: list
         row_of([])
 
 
-def test_the_ratio_has_an_interval_and_none_seen_is_not_none(sandbox: Sandbox, oracle: list[Played]) -> None:
+def test_the_ratio_has_an_interval_and_none_seen_is_not_none(sandbox: Sandbox, oracle: list[EpisodeResult]) -> None:
     often, seldom = played_by(clumsy(reader=1.0, style=1.0), sandbox), played_by(clumsy(style=0.5), sandbox)
     found = pair_of(seldom, often)[TARGETED]
     assert found["ratio"] == pytest.approx(row_of(seldom)[TARGETED] / row_of(often)[TARGETED])
@@ -157,7 +157,7 @@ def test_mistakes_are_split_by_the_kinds_that_hints_target(sandbox: Sandbox) -> 
     assert (found.targeted, found.other) == (1, 1) and found.kinds["malformed_call"] == 1
 
 
-def test_the_table_is_the_same_for_the_same_seed_and_needs_both_ends(sandbox: Sandbox, oracle: list[Played]) -> None:
+def test_the_table_is_the_same_for_the_same_seed_and_needs_both_ends(sandbox: Sandbox, oracle: list[EpisodeResult]) -> None:
     settings = EvaluateSettings(tasks=N, samples=200)
     rows = {"after": oracle, "before": played_by(clumsy(reader=0.7, detour=0.5), sandbox), "hint": played_by(silent, sandbox)}
     table = evaluation_table(rows, settings=settings, seed=1)
@@ -174,13 +174,13 @@ def test_the_table_is_the_same_for_the_same_seed_and_needs_both_ends(sandbox: Sa
 
 
 def test_a_channel_is_compared_with_its_own_placebo() -> None:
-    pairs = pairs_of(["before", "more_sft", "placebo", "after", "hint", "hint_placebo"])
-    assert ("hint", "hint_neutral") in pairs_of(["before", "after", "hint", "hint_neutral"])
+    pairs = compared_rows(["before", "more_sft", "placebo", "after", "hint", "hint_placebo"])
+    assert ("hint", "hint_neutral") in compared_rows(["before", "after", "hint", "hint_neutral"])
     assert ("hint", "hint_placebo") in pairs and ("placebo", "before") in pairs and ("after", "hint") in pairs
     assert len(pairs) == len(set(pairs)) == 1 + 4 + 4 + 1
 
 
-def test_a_family_is_compared_where_both_could_make_its_mistake(oracle: list[Played]) -> None:
+def test_a_family_is_compared_where_both_could_make_its_mistake(oracle: list[EpisodeResult]) -> None:
     """ "C" is open only in an episode that ended with the right files: where one player had no chance, nothing is compared."""
     half = [replace(p, measures={**p.measures, "C_open": float(i % 2)}) for i, p in enumerate(oracle)]
     made = [replace(p, measures={**p.measures, "C_made": 1.0}) for p in oracle]

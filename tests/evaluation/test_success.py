@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from composer_replication.core.config.base import stage_seed
-from composer_replication.core.config.rollouts import EvaluateSettings
+from composer_replication.core.config.rollout_settings import EvaluateSettings
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.core.trace import HARNESS, HUMAN, Segment, Text, ToolCall, ToolSpec, Turn
 from composer_replication.evaluation import success
-from composer_replication.evaluation.success import Played, check_split, evaluation_tasks, is_success, play_tasks, played_of
+from composer_replication.evaluation.success import EpisodeResult, check_split, evaluation_tasks, is_success, play_tasks, played_of
 from composer_replication.rollouts.envs.env import Opening, Reply
-from composer_replication.rollouts.envs.workshop.env import WorkshopEnv
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.rollouts.envs.workshop.tasks import make_task, make_tasks
+from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
 from composer_replication.tokens.renderer import Renderer
 from tests.evaluation.small_judge import LIMITS, SETTINGS, played_by, silent, solver, student, tokenizer
 from tests.rollouts.small_world import Parrot, message_ids
@@ -27,7 +27,7 @@ HINT = "Reminder: the reader is called look_at."
 RENDERER = Renderer.for_tokenizer(tokenizer())
 
 
-def play_it(sandbox: Sandbox, *, seed: int = 3, model: Any = None, tasks: int = 10) -> list[Played]:
+def play_it(sandbox: Sandbox, *, seed: int = 3, model: Any = None, tasks: int = 10) -> list[EpisodeResult]:
     settings = SETTINGS.model_copy(update={"tasks": tasks})
     model = student().model if model is None else model
     limits = LIMITS if not isinstance(model, Parrot) else LIMITS.model_copy(update={"max_new_tokens": 200, "batch_episodes": 1})

@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from composer_replication.losses import preference, surrogates, trust
+from composer_replication.losses import preference, surrogates
+from composer_replication.losses import trust_region as trust
 from composer_replication.losses.distances import (
     skewed_kl_student_teacher,
     skewed_kl_teacher_student,

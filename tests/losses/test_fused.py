@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from composer_replication.losses import fused_compiled, fused_eager, fused_sweep
 from composer_replication.losses.divergence import jsd
 from composer_replication.losses.fused import fused_divergence, fused_entropy, fused_logprobs, fused_rows
-from composer_replication.losses.hint import hint_divergence
+from composer_replication.losses.hint_loss import hint_divergence
 from composer_replication.losses.policy import token_logprobs
 from composer_replication.models.forward import Head
 
@@ -276,7 +276,7 @@ def test_from_the_same_logits_a_divergence_of_1e_5_has_four_digits(beta: float) 
     exact_RV = (z_RV.double() / fused_eager.LOG2E).requires_grad_()  # kernels get logits in base 2
     exact_R = jsd(exact_RV, t_RV.double() / fused_eager.LOG2E, beta=beta, raw=True)
     exact_R.sum().backward()
-    values_R, factor_R = fused_eager.divergence(beta, 1.0).rows(z_RV, t_RV, None, torch.empty(3, 8, 4096), True)
+    values_R, factor_R = fused_eager.eager_divergence(beta, 1.0).rows(z_RV, t_RV, None, torch.empty(3, 8, 4096), True)
     assert 3e-6 < exact_R.mean() < 3e-5 and exact_RV.grad is not None
     assert ((values_R - exact_R).abs() / exact_R).max() < 1e-4
     assert (z_RV * factor_R[:, None] - exact_RV.grad).norm() < 1e-4 * exact_RV.grad.norm()

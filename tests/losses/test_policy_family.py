@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from composer_replication.losses.policy import clipped, dr_grpo
+from composer_replication.losses.policy import dr_grpo, is_clipped
 from composer_replication.losses.sampled import (
     MAX_LOG_RATIO,
     Estimator,
@@ -24,7 +24,7 @@ from composer_replication.losses.sampled import (
     sequence_sums,
 )
 from composer_replication.losses.surrogates import cispo, gspo, off_policy_keep, ppo_clip, sapo, sequence_ratio, vespo
-from composer_replication.losses.trust import dppo, dppo_symmetric, reference_kl
+from composer_replication.losses.trust_region import dppo, dppo_symmetric, reference_kl
 
 SEQUENCE = np.array([0, 0, 0, 1, 2, 2, 2, 2, 3, 3, 3, 3])
 LENGTHS = np.array([3, 1, 4, 4])
@@ -272,7 +272,7 @@ def test_the_clipped_share_is_what_gets_no_gradient() -> None:
     now, then, a, _ = (torch.tensor(x) for x in tokens())
     leaf = now.clone().requires_grad_()
     dr_grpo(leaf, then, a, clip=0.2).sum().backward()
-    assert leaf.grad is not None and clipped(now, then, a, clip=0.2).tolist() == (leaf.grad == 0).tolist()
+    assert leaf.grad is not None and is_clipped(now, then, a, clip=0.2).tolist() == (leaf.grad == 0).tolist()
 
 
 def test_the_off_policy_mask_drops_drifted_sequences_of_negative_advantage_only() -> None:

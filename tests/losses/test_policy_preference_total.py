@@ -12,10 +12,10 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from composer_replication.core.config.train import HintSettings
+from composer_replication.core.config.train_settings import HintSettings
 from composer_replication.losses.channel import CHANNELS, ChannelLoss, channel_status
-from composer_replication.losses.hint import Divergence, hint_divergence
-from composer_replication.losses.policy import clipped, dr_grpo, lm_ce, token_logprobs
+from composer_replication.losses.hint_loss import Divergence, hint_divergence
+from composer_replication.losses.policy import dr_grpo, is_clipped, lm_ce, token_logprobs
 from composer_replication.losses.preference import dpo, margins, sequence_logprobs
 from composer_replication.losses.total import RunningMean, channel_scales, total_loss
 
@@ -90,7 +90,7 @@ def test_dr_grpo_and_its_gradient_equal_the_cases_written_out() -> None:
     assert logp_N.grad is not None
     assert np.allclose(value_N.detach().numpy(), expected[:, 0], rtol=1e-12)
     assert np.allclose(logp_N.grad.numpy(), expected[:, 1], rtol=1e-12)
-    dead = clipped(logp_N, torch.tensor(sampled), torch.tensor(advantage), clip=0.2)
+    dead = is_clipped(logp_N, torch.tensor(sampled), torch.tensor(advantage), clip=0.2)
     assert dead.tolist() == (expected[:, 1] == 0).tolist() and 0.2 < dead.double().mean() < 0.6
 
 
@@ -100,7 +100,7 @@ def test_at_ratio_one_the_gradient_is_minus_the_advantage() -> None:
     value_N = dr_grpo(logp_N, logp_N.detach(), advantage_N, clip=0.2)
     value_N.sum().backward()
     assert logp_N.grad is not None and logp_N.grad.tolist() == [-1.5, 0.25, 0.0] and value_N.tolist() == [-1.5, 0.25, 0.0]
-    assert clipped(logp_N, logp_N.detach(), advantage_N, clip=0.2).tolist() == [False] * 3
+    assert is_clipped(logp_N, logp_N.detach(), advantage_N, clip=0.2).tolist() == [False] * 3
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_the_clip_stops_only_what_goes_on_in_the_direction_of_the_advantage(adva
     dr_grpo(logp_N, sampled_N, torch.tensor([advantage]), clip=0.2).sum().backward()
     assert logp_N.grad is not None
     assert logp_N.grad.item() == pytest.approx(-ratio * advantage if moves else 0.0)
-    assert clipped(logp_N, sampled_N, torch.tensor([advantage]), clip=0.2).item() is not moves
+    assert is_clipped(logp_N, sampled_N, torch.tensor([advantage]), clip=0.2).item() is not moves
 
 
 # ---- DPO ----

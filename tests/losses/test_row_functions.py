@@ -23,7 +23,7 @@ from composer_replication.losses.sampled import kl_estimate, sampled_token
 from composer_replication.losses.surrogates import cispo, gspo, ppo_clip, vespo
 from composer_replication.losses.taid import taid, taid_target
 from composer_replication.losses.topk import topk_divergence
-from composer_replication.losses.trust import dppo, reference_kl
+from composer_replication.losses.trust_region import dppo, reference_kl
 from tests.losses import reference
 
 Fn = Callable[[Tensor, Tensor], Tensor]

@@ -20,7 +20,7 @@ def main() -> int:
         t_CV[0] = z_CV[0]  # identity
         z_CV[1, 3] = t_CV[1, 3] = z_CV[2, 4] = t_CV[3, 5] = -math.inf
         found = []
-        for kernel in (fused_eager.divergence(beta, 2.0), fused_triton.divergence(beta, 2.0)):
+        for kernel in (fused_eager.eager_divergence(beta, 2.0), fused_triton.triton_divergence(beta, 2.0)):
             grad_CV, other_CV = z_CV.clone(), t_CV.clone()
             values_C, factor_C = kernel.rows(grad_CV, other_CV, None, torch.empty(3, 5, vocab), True)
             found.append((values_C, grad_CV * factor_C[:, None]))

@@ -10,7 +10,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from composer_replication.core.errors import ConfigError
-from composer_replication.models.load import Student
+from composer_replication.models.load_student import Student
 from composer_replication.models.merge import MAX_DRIFT, merge_adapters
 
 

@@ -23,11 +23,11 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from composer_replication.core.config.student import LoraSettings, StudentSettings
+from composer_replication.core.config.student_settings import LoraSettings, StudentSettings
 from composer_replication.core.errors import ConfigError, DataError
-from composer_replication.models.export import load_weights, save_student
 from composer_replication.models.forward import check_projection, decoder_of, final_hidden, predictors, project, scoring
-from composer_replication.models.load import Student, load_student
+from composer_replication.models.load_student import Student, load_student
+from composer_replication.models.pretrained_folder import load_weights, save_student
 from composer_replication.models.tiny import make_tiny
 from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer

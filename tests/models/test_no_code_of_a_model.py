@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from composer_replication.core.config.student import StudentSettings
+from composer_replication.core.config.student_settings import StudentSettings
 from composer_replication.core.errors import ConfigError
-from composer_replication.models.load import load_student
+from composer_replication.models.load_student import load_student
 from composer_replication.tokens.hf import load_tokenizer
 
 pytestmark = pytest.mark.train

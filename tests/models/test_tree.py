@@ -17,8 +17,8 @@ from torch.nn.attention.flex_attention import create_mask
 
 from composer_replication.core.errors import ConfigError
 from composer_replication.models import tree_attention as attention
-from composer_replication.models.tree import REMEDY, dropout_active, require_tree, tree_attention, tree_hidden, why_not_tree
 from composer_replication.models.tree_attention import KeyValues, mask_mod, tree_attention_forward
+from composer_replication.models.tree_forward import REMEDY, dropout_active, require_tree, tree_attention, tree_hidden, why_not_tree
 from composer_replication.tokens.tree import Forest
 from tests.models.tree_models import by_rows, by_tree, gap, make, on_cache, random_rows
 

@@ -10,8 +10,8 @@ import transformers
 from torch import Tensor, nn
 
 from composer_replication.models.forward import final_hidden
-from composer_replication.models.tree import tree_attention, tree_hidden
 from composer_replication.models.tree_attention import KeyValues, Mode
+from composer_replication.models.tree_forward import tree_attention, tree_hidden
 from composer_replication.tokens.tree import Forest
 
 VOCAB = 40

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from composer_replication.compat.guide_pairs import DJNormalizer, DPOPair
 from composer_replication.core.errors import DataError
 from composer_replication.data.curate.curator import Curator
 from composer_replication.data.curate.data_juicer import DataJuicer, curate_with
-from composer_replication.data.curate.guide import DJNormalizer, DPOPair
 from composer_replication.data.curate.recipe import SHIPPED, load_recipe, read_recipe
 from tests.data.curate.pairs import pair, say
 from tests.data.curate.real_shaped import Made, made_up

@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-from composer_replication.data.curate.guide import DJNormalizer, DPOPair
+from composer_replication.compat.guide_pairs import DJNormalizer, DPOPair
 from composer_replication.data.curate.meaning import PACKAGE, minilm
 from composer_replication.data.curate.similarity import likeness, likeness_by
 

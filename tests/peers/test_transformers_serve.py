@@ -13,11 +13,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from composer_replication.core.errors import DataError
-from composer_replication.rollouts.envs.workshop.env import WorkshopEnv
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.rollouts.envs.workshop.tasks import make_task
-from composer_replication.rollouts.episode import Episode, Voice
-from composer_replication.rollouts.meter import Meter
+from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
+from composer_replication.rollouts.episode import ChatFormat, Episode
+from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.rollouts.served import ServedModel
 from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.messages import conversation, tool_messages
@@ -70,14 +70,14 @@ def greedy(folder: Path, ids: list[int], ends: list[int]) -> list[int]:
 def test_the_printed_command_serves_the_student_as_it_was_trained(exported: tuple[Path, str], tmp_path: Path) -> None:
     place, command = exported
     folder = place / "served student"
-    voice = Voice.of(Renderer.for_tokenizer(load_tokenizer(str(STUDENT))), author="student")
+    voice = ChatFormat.of(Renderer.for_tokenizer(load_tokenizer(str(STUDENT))), author="student")
     ends = json.loads((folder / "generation_config.json").read_bytes())["eos_token_id"]
     assert "architectures" in json.loads((place / "recompose/runs/x/checkpoints/step_000001/config.json").read_bytes())
     with Sandbox() as sandbox, served(shlex.split(command), cwd=place, log=tmp_path / "log") as url:
         for number in range(3):
             env = WorkshopEnv(make_task(number), sandbox=sandbox)
             opening = env.open()
-            episode = Episode(WorkshopEnv(make_task(number), sandbox=sandbox), voice=voice, name="x", seed=0, meter=Meter())
+            episode = Episode(WorkshopEnv(make_task(number), sandbox=sandbox), voice=voice, name="x", seed=0, meter=SamplingStats())
             read = list(episode.ids)
             written = greedy(folder, read, ends)
             episode.say(written, [0.0] * len(written), ended=True)

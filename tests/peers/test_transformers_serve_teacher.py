@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from composer_replication.core.config.teachers import TeacherSettings
+from composer_replication.core.config.teacher_settings import TeacherSettings
 from composer_replication.core.errors import TeacherError
-from composer_replication.core.teacher import Reply, Request
+from composer_replication.core.teacher import Request, TeacherReply
 from composer_replication.core.trace import Turn
 from composer_replication.data.teachers.openai_compatible import OpenAICompatible
-from composer_replication.rollouts.envs.workshop.env import WorkshopEnv
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.rollouts.envs.workshop.tasks import make_task
+from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
 from tests.peers.serving import missing, served
 
 pytestmark = [pytest.mark.train, pytest.mark.skipif(bool(missing()), reason=missing() or "there")]
@@ -26,11 +26,11 @@ def teacher(url: str, model: str, *, logprobs: bool = False) -> OpenAICompatible
     return OpenAICompatible("real", settings, environ={})
 
 
-async def played(url: str, sandbox: Sandbox) -> tuple[WorkshopEnv, list[Turn], list[Reply]]:
+async def played(url: str, sandbox: Sandbox) -> tuple[WorkshopEnv, list[Turn], list[TeacherReply]]:
     """An episode in which every message of the player is an answer of the server."""
     env = WorkshopEnv(make_task(1), sandbox=sandbox)
     opening = env.open()
-    turns, replies = list(opening.turns), list[Reply]()
+    turns, replies = list(opening.turns), list[TeacherReply]()
     async with teacher(url, str(STUDENT)) as asked:
         while len(replies) < env.max_turns:
             reply = await asked.ask(Request(turns=tuple(turns), tools=opening.tools, max_tokens=64))

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from composer_replication.report.claims import FAMILY_TITLES, MARGIN, OTHER, SINGLE, TARGETED, Claim, claims
-from composer_replication.report.run import run_report
 from composer_replication.report.run_page import run_page
+from composer_replication.report.run_report import run_report
 from tests.report.pages import Page, a_run, a_session, evaluation, fill, write
 
 

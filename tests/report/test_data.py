@@ -9,7 +9,7 @@ import pytest
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import DataError
 from composer_replication.core.rundir import create_run
-from composer_replication.report.data import channels, run_view
+from composer_replication.report.run_view import channels, run_view
 
 
 def test_a_run_is_told_by_channel_with_its_events_inputs_and_changed_settings(tmp_path: Path) -> None:

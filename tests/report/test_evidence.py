@@ -8,9 +8,9 @@ import pytest
 
 from composer_replication.core.errors import DataError
 from composer_replication.core.rundir import create_run
-from composer_replication.report.evidence import NOTHING, difference, read_evaluation, signed, verdict
-from composer_replication.report.run import run_report
+from composer_replication.report.evaluation_section import NOTHING, difference, read_evaluation, signed, verdict
 from composer_replication.report.run_page import NO_EVALUATION, run_page
+from composer_replication.report.run_report import run_report
 from tests.report.pages import Page, a_run, a_session, evaluation, fill, write
 
 ROSE, FELL = "Success on held-out tasks rose", "Success on held-out tasks fell"

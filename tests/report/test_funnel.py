@@ -7,8 +7,8 @@ from typing import Any
 
 from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.report.funnel import UNEXPLAINED, preference_chain, run_chains
-from composer_replication.report.run import FED_BY_ROLLOUTS, run_report
 from composer_replication.report.run_page import run_page
+from composer_replication.report.run_report import FED_BY_ROLLOUTS, run_report
 from tests.report.pages import Page, a_run, a_session, build, fill
 
 

@@ -13,9 +13,9 @@ from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.rundir import RunDir, sha256_of
 from composer_replication.core.trace import Text, ToolCall, Turn
 from composer_replication.report.charts import CHAR_WIDTH, NAME_CHARS, interval_chart
-from composer_replication.report.logs import logs_view, read_logs, tally
-from composer_replication.report.run import run_report
+from composer_replication.report.logs_view import logs_view, outcome_tally, read_logs
 from composer_replication.report.run_page import run_page
+from composer_replication.report.run_report import run_report
 from tests.report.pages import EVIL, Page, a_run, a_session, its_sites, write
 
 METRICS = ("recurrence", "ok", "other", "malformed", "undecided")
@@ -92,7 +92,7 @@ def test_the_logs_own_message_is_shown_only_from_the_files_that_were_evaluated(t
     run = judged(tmp_path)
     view = logs_view(run, work=tmp_path)
     assert view is not None and view["unknown"] == "" and view["sites"][0]["log"]["turn"] == 3
-    assert tally(view["sites"][0]["written"]["after"]) == "ok 1, undecided 1"
+    assert outcome_tally(view["sites"][0]["written"]["after"]) == "ok 1, undecided 1"
     write_sessions(tmp_path / "sessions.jsonl", [a_session("s1", text="another"), a_session("s2")])
     changed = logs_view(run, work=tmp_path)
     assert changed is not None and changed["unknown"] == "sessions.jsonl is not the file that was evaluated"

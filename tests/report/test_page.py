@@ -22,10 +22,10 @@ from composer_replication.report.charts import Line, line_chart, thin
 from composer_replication.report.html import asset, document, el
 from composer_replication.report.page import CUT_NOTE, MAX_BYTES
 from composer_replication.report.rollout_sites import BARE, NOT_KEPT
-from composer_replication.report.run import run_report
 from composer_replication.report.run_page import run_page
+from composer_replication.report.run_report import run_report
 from composer_replication.report.sites_section import NEITHER, TEACHER_ONLY, shade
-from composer_replication.report.work import choose, work_view
+from composer_replication.report.work import choose_sites, work_view
 from tests.report.pages import EVIL, Page, a_run, a_session, build, evaluation, fill, its_sites, write
 
 FORBIDDEN = {"iframe", "object", "embed", "link", "img", "base", "form", "input", "video", "audio", "template", "foreignObject", "use"}
@@ -317,7 +317,7 @@ def test_sites_without_sessions_name_the_verb(tmp_path: Path) -> None:
 
 def test_watched_sites_come_first_then_kinds_in_turn_then_one_of_each_other_category() -> None:
     sites = [site for i in range(5) for site in its_sites(a_session(f"s{i}"))]
-    chosen = choose(sites, {}, first=[sites[4].id], num_sites=4)
+    chosen = choose_sites(sites, {}, first=[sites[4].id], num_sites=4)
     assert chosen == [4, 0, 2, 1]
 
 

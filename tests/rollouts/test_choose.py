@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from composer_replication.core.errors import StoppedError
-from composer_replication.rollouts.choose import choose
+from composer_replication.rollouts.choose import sample_tokens
 
 LOGITS = torch.tensor([[1.0, 3.0, float("-inf"), 2.0, -1.0]])
 P = LOGITS.softmax(-1)[0].tolist()
@@ -18,7 +18,9 @@ P = LOGITS.softmax(-1)[0].tolist()
 def frequencies(*, temperature: float = 1.0, top_p: float = 1.0, draws: int = 20000) -> list[float]:
     rng = random.Random(0)
     counts = [0] * 5
-    for token in choose(LOGITS.expand(draws, 5), uniform=[rng.random() for _ in range(draws)], temperature=temperature, top_p=top_p).tokens:
+    for token in sample_tokens(
+        LOGITS.expand(draws, 5), uniform=[rng.random() for _ in range(draws)], temperature=temperature, top_p=top_p
+    ).tokens:
         counts[token] += 1
     return [c / draws for c in counts]
 
@@ -43,18 +45,18 @@ def test_top_p_keeps_the_fewest_tokens_that_reach_it() -> None:
 
 def test_the_ends_of_the_unit_interval_take_no_impossible_token() -> None:
     logits = torch.tensor([[float("-inf"), 0.0, float("-inf"), 0.0, float("-inf")]])
-    assert choose(logits, uniform=[0.0], temperature=1.0, top_p=1.0).tokens == [1]
-    assert choose(logits, uniform=[math.nextafter(1.0, 0.0)], temperature=1.0, top_p=1.0).tokens == [3]
+    assert sample_tokens(logits, uniform=[0.0], temperature=1.0, top_p=1.0).tokens == [1]
+    assert sample_tokens(logits, uniform=[math.nextafter(1.0, 0.0)], temperature=1.0, top_p=1.0).tokens == [3]
 
 
 def test_the_log_prob_is_the_models_own_at_any_temperature() -> None:
     for temperature, top_p in ((0.0, 1.0), (0.3, 0.5), (1.0, 1.0), (3.0, 1.0)):
-        chosen = choose(LOGITS, uniform=[0.7], temperature=temperature, top_p=top_p)
+        chosen = sample_tokens(LOGITS, uniform=[0.7], temperature=temperature, top_p=top_p)
         assert chosen.logprobs[0] == pytest.approx(math.log(P[chosen.tokens[0]]), abs=1e-5)
-    assert choose(LOGITS, uniform=[0.99], temperature=0.0, top_p=1.0).tokens == [1]
+    assert sample_tokens(LOGITS, uniform=[0.99], temperature=0.0, top_p=1.0).tokens == [1]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_logits_that_are_not_finite_stop_the_run(value: float) -> None:
     with pytest.raises(StoppedError, match="logits are not finite"):
-        choose(torch.tensor([[0.0, value]]), uniform=[0.5], temperature=1.0, top_p=1.0)
+        sample_tokens(torch.tensor([[0.0, value]]), uniform=[0.5], temperature=1.0, top_p=1.0)

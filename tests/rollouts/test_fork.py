@@ -9,7 +9,7 @@ import pytest
 
 from composer_replication.core.errors import AlignmentError, ConfigError, DataError
 from composer_replication.core.trace import Turn
-from composer_replication.rollouts.fork import Fork, ForkSpot, fork_to_json, outcome_counts, room_for, sample_forks
+from composer_replication.rollouts.fork import Fork, ForkPoint, fork_to_json, outcome_counts, room_for, sample_forks
 from composer_replication.rollouts.sampler import Sampling
 from composer_replication.rollouts.static_check import SiteCheck
 from composer_replication.tokens.prefix import restore
@@ -17,15 +17,15 @@ from tests.rollouts.logged import ERROR, MISTAKE, answered, call, parrot, render
 from tests.rollouts.small_world import message_ids, tiny
 
 
-def spot(kind: str = "unknown_tool", *, ids: tuple[int, ...] = ()) -> ForkSpot:
+def spot(kind: str = "unknown_tool", *, ids: tuple[int, ...] = ()) -> ForkPoint:
     log = session(kind)
     prefix = restore(log, turn=5, renderer=renderer(), max_tokens=4096, room=200)
     assert prefix is not None
     check = SiteCheck.of(log, site(kind))
-    return ForkSpot(site=site(kind), turns=prefix.turns, tools=log.tools, check=check, ids=ids, num_tokens=prefix.num_tokens)
+    return ForkPoint(site=site(kind), turns=prefix.turns, tools=log.tools, check=check, ids=ids, num_tokens=prefix.num_tokens)
 
 
-def forked(*messages: Turn | list[int], spots: tuple[ForkSpot, ...] = (), samples: int = 1) -> tuple[list[Fork], list[int]]:
+def forked(*messages: Turn | list[int], spots: tuple[ForkPoint, ...] = (), samples: int = 1) -> tuple[list[Fork], list[int]]:
     """The forks, and every id that the student was given."""
     model = parrot(*messages)
     one = Sampling(max_context_tokens=4096, max_new_tokens=200, batch_episodes=1)
@@ -47,7 +47,7 @@ def test_the_context_is_the_logs_own_to_the_character() -> None:
     prefix = restore(loud, turn=5, renderer=renderer(), max_tokens=4096, room=200)
     assert prefix is not None
     own = tuple(renderer().reply(prefix.turns, said("x"), tools=loud.tools)[0])
-    one = ForkSpot(site=site(), turns=prefix.turns, tools=loud.tools, check=SiteCheck.of(loud, site()), ids=own)
+    one = ForkPoint(site=site(), turns=prefix.turns, tools=loud.tools, check=SiteCheck.of(loud, site()), ids=own)
     (fork,), fed = forked(said(call("Read", path="src/a.py")), spots=(one,))
     assert fork.prefix_ids == own and "\x1b[31mred\x07" in renderer().codec.decode(fed)
     broken = replace(one, turns=(*one.turns[:4], cast(Any, "no turn")))

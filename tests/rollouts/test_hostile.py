@@ -15,21 +15,21 @@ import pytest
 from composer_replication.core.codec import read_sessions, write_sessions
 from composer_replication.core.errors import ConfigError, SandboxError
 from composer_replication.core.trace import HUMAN, Session, Text, ToolCall, ToolResult, ToolSpec, Turn
-from composer_replication.rollouts.border import clean_text
-from composer_replication.rollouts.crew import Crew, Job
+from composer_replication.rollouts.call_pool import CallPool, PooledCall
+from composer_replication.rollouts.env_validation import clean_text
 from composer_replication.rollouts.envs.env import Opening, Reply
-from composer_replication.rollouts.episode import CUT, Episode, Rollout, Voice
-from composer_replication.rollouts.meter import Meter
+from composer_replication.rollouts.episode import CUT, ChatFormat, Episode, Rollout
 from composer_replication.rollouts.sampler import sample_rollouts
-from composer_replication.rollouts.sampling import Limits, Sampling
+from composer_replication.rollouts.sampling import EpisodeLimits, Sampling
+from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.rollouts.tools import Tool, ToolEnv, issue
-from composer_replication.training.vitals import behaviour
+from composer_replication.training.rollout_metrics import behaviour
 from tests.rollouts.small_world import Parrot, Shelf, message_ids, parroted, tiny
 from tests.tokens.students import renderer
 
 QWEN = renderer("qwen3", "qwen3")
 LOOK = Turn(role="assistant", author="m", blocks=(ToolCall("x", "Count", {}),))
-QUICK = Limits(tool_timeout_s=0.2)
+QUICK = EpisodeLimits(tool_timeout_s=0.2)
 
 
 class Bad(Shelf):
@@ -81,7 +81,7 @@ def leave() -> Any:
 EXITS = {stop: "SystemExit: 3", cancel: "CancelledError: ", leave: "GeneratorExit: gone"}
 
 
-def together(bad: Any, *, limits: Limits = QUICK, meter: Meter | None = None) -> tuple[Rollout, Rollout]:
+def together(bad: Any, *, limits: EpisodeLimits = QUICK, meter: SamplingStats | None = None) -> tuple[Rollout, Rollout]:
     """A bad environment and a good one in one batch, one random student in both."""
     options = Sampling(max_new_tokens=6, max_context_tokens=4096, limits=limits)
     envs = [bad, Shelf("good", max_turns=2)]
@@ -96,7 +96,7 @@ def result_of(reply: Callable[[str], Any], **limits: Any) -> Rollout:
         def reply(self, turn: Turn) -> Reply:
             return super().reply(turn) if not turn.calls else reply(turn.calls[0].id)
 
-    return parroted(QWEN, [LOOK, "depth is 3"], env=Answers(), limits=Limits(**limits))
+    return parroted(QWEN, [LOOK, "depth is 3"], env=Answers(), limits=EpisodeLimits(**limits))
 
 
 def saved(rollout: Rollout, folder: Path) -> Session:
@@ -116,7 +116,7 @@ def tool_turn(call_id: str, text: Any) -> Reply:
 @pytest.mark.parametrize("runs_in", ["any_thread", "one_thread"])
 @pytest.mark.parametrize("at", ["open", "reply", "reward"])
 def test_a_hanging_environment_costs_its_rollout_and_no_more(at: str, runs_in: str) -> None:
-    begun, meter = time.monotonic(), Meter()
+    begun, meter = time.monotonic(), SamplingStats()
     bad, good = together(Bad(hang, at=at, runs_in=runs_in), meter=meter)
     assert time.monotonic() - begun < 10.0
     assert (bad.ended, bad.reward, bad.failure) == ("env_timeout", 0.0, "no answer within 0.2 s")
@@ -127,7 +127,7 @@ def test_a_hanging_environment_costs_its_rollout_and_no_more(at: str, runs_in: s
 @pytest.mark.parametrize("runs_in", ["any_thread", "one_thread", "caller"])
 @pytest.mark.parametrize("at", ["open", "reply", "reward", "close"])
 def test_a_raising_environment_costs_its_rollout_and_no_more(at: str, runs_in: str) -> None:
-    meter = Meter()
+    meter = SamplingStats()
     bad, good = together(Bad(fail, at=at, runs_in=runs_in), meter=meter)
     assert good.failure == "" and good.session.turns
     if at == "close":
@@ -340,7 +340,7 @@ def test_one_opening_that_is_too_long_costs_its_rollout_and_all_of_them_the_run(
         def open(self) -> Opening:
             return Opening(turns=(Turn(role="user", author=HUMAN, blocks=(Text("go " * 9000),)),), tools=())
 
-    meter = Meter()
+    meter = SamplingStats()
     bad, good = together(Long(), meter=meter)
     assert (bad.ended, bad.reward, bad.ids, good.failure, meter.num_lost) == ("env_error", 0.0, (), "", 1)
     assert bad.failure.startswith("the opening has 180") and bad.failure.endswith("tokens, max_context_tokens is 4096")
@@ -368,14 +368,16 @@ def test_a_model_that_never_stops_is_cut_and_earns_nothing() -> None:
 
 def test_half_a_call_is_answered_again_and_again_until_the_turns_are_used_up() -> None:
     half = '<tool_call>\n{"name": "Read", "arguments": {"pa'
-    rollout = parroted(QWEN, [half] * 3, env=Shelf(max_turns=9), limits=Limits(max_turns=3))
+    rollout = parroted(QWEN, [half] * 3, env=Shelf(max_turns=9), limits=EpisodeLimits(max_turns=3))
     assert (rollout.ended, rollout.reward, rollout.num_malformed) == ("max_turns", 0.0, 3)
     assert [r.is_error for t in rollout.session.turns for r in t.results] == [True] * 3
 
 
 def test_of_500_calls_in_one_message_the_bound_is_carried_out_and_each_has_an_answer() -> None:
     many, env = "\n".join(['<tool_call>\n{"name": "Count", "arguments": {}}\n</tool_call>'] * 500), Shelf()
-    episode = Episode(env, voice=Voice.of(QWEN, author="t"), name="n", seed=0, meter=Meter(), limits=Limits(max_calls=4))
+    episode = Episode(
+        env, voice=ChatFormat.of(QWEN, author="t"), name="n", seed=0, meter=SamplingStats(), limits=EpisodeLimits(max_calls=4)
+    )
     for text in (many, "ok"):
         ids = message_ids(QWEN, text)
         episode.take(ids, [-1.0] * len(ids), ended=True, max_context_tokens=60_000)
@@ -395,7 +397,7 @@ def test_half_a_surrogate_pair_in_a_call_is_malformed_and_can_be_saved(tmp_path:
 
 def test_a_budget_of_tokens_ends_an_episode_by_name() -> None:
     size = len(message_ids(QWEN, LOOK))
-    rollout = parroted(QWEN, [LOOK] * 2, env=Shelf(max_turns=9), limits=Limits(max_sampled_tokens=size + 2))
+    rollout = parroted(QWEN, [LOOK] * 2, env=Shelf(max_turns=9), limits=EpisodeLimits(max_sampled_tokens=size + 2))
     assert rollout.ended == "max_sampled" and rollout.reward == 0.0 and rollout.session.events[0].kind == "max_sampled"
     assert [len(t.sampled.ids) for t in rollout.session.turns if t.sampled] == [size, 2]
 
@@ -421,7 +423,7 @@ def test_environments_that_allow_it_answer_at_the_same_time() -> None:
         envs = [Slow(f"s{i}") for i in range(6)]
         for env in envs:
             env.runs_in = runs_in  # pyright: ignore[reportAttributeAccessIssue]
-        options = Sampling(max_new_tokens=3, max_context_tokens=4096, limits=Limits(tool_threads=4))
+        options = Sampling(max_new_tokens=3, max_context_tokens=4096, limits=EpisodeLimits(tool_threads=4))
         sample_rollouts(tiny(len(QWEN.tokenizer)), envs, renderer=QWEN, settings=options, author="tiny")
         return most
 
@@ -429,8 +431,8 @@ def test_environments_that_allow_it_answer_at_the_same_time() -> None:
 
 
 def test_a_crew_replaces_the_threads_it_loses() -> None:
-    with Crew(num_threads=2) as crew:
-        jobs = [Job(hang if i < 3 else lambda i=i: i, runs_in="any_thread", timeout_s=0.1) for i in range(6)]
+    with CallPool(num_threads=2) as crew:
+        jobs = [PooledCall(hang if i < 3 else lambda i=i: i, runs_in="any_thread", timeout_s=0.1) for i in range(6)]
         found = crew.run(jobs)
     assert [o.failure is not None and o.failure.late for o in found] == [True] * 3 + [False] * 3
     assert [o.value for o in found[3:]] == [3, 4, 5] and crew.num_left_behind == 3
@@ -481,4 +483,4 @@ def test_clean_text_keeps_what_is_plain() -> None:
 @pytest.mark.parametrize("wrong", [{"tool_timeout_s": 0}, {"tool_timeout_s": float("inf")}, {"max_calls": 0}, {"max_turns": -1}])
 def test_limits_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        Limits(**wrong)
+        EpisodeLimits(**wrong)

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from composer_replication.core.config.teachers import TeacherSettings
+from composer_replication.core.config.teacher_settings import TeacherSettings
 from composer_replication.core.errors import ConfigError, TeacherError
-from composer_replication.core.teacher import Reply, Request
+from composer_replication.core.teacher import Request, TeacherReply
 from composer_replication.core.trace import ToolCall
 from composer_replication.data.teachers.asking import Asker
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
-from composer_replication.rollouts.envs.workshop.env import WorkshopEnv
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.rollouts.envs.workshop.tasks import make_task
+from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
 from composer_replication.rollouts.local_teacher import LocalTeacher
 
 pytestmark = pytest.mark.train
@@ -41,7 +41,7 @@ def teacher(student: str) -> LocalTeacher:
     return LocalTeacher("mine", TeacherSettings(kind="local", model=student, family="workshop"))
 
 
-def ask(teacher: LocalTeacher, request: Request) -> Reply:
+def ask(teacher: LocalTeacher, request: Request) -> TeacherReply:
     return asyncio.run(teacher.ask(request))
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.trace import Block, Text, Thinking, ToolCall, ToolSpec, Turn
 from composer_replication.rollouts.parse import PARSERS, MalformedCall, Part, WrittenCall, parse_message, parser_of
-from composer_replication.tokens.families import FAMILIES
 from composer_replication.tokens.messages import clean
 from composer_replication.tokens.renderer import Renderer
+from composer_replication.tokens.template_families import FAMILIES
 from tests.rollouts.small_world import message_ids
 from tests.tokens.students import ARGUMENTS, CASES, TEXTS, chatml_tokenizer, read, renderer
 

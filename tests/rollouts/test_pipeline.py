@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from composer_replication.core.codec import read_sessions, write_sessions
-from composer_replication.core.config.data import HintsSettings, SitesSettings
-from composer_replication.core.config.train import BuildSettings
+from composer_replication.core.config.data_settings import HintsSettings, SitesSettings
+from composer_replication.core.config.train_settings import BuildSettings
 from composer_replication.core.trace import Session, Text, ToolCall, Turn
 from composer_replication.data.hints.write import write_hints
-from composer_replication.data.sites.find import find_sites
+from composer_replication.data.sites.find_sites import find_sites
 from composer_replication.rollouts.episode import MALFORMED, Rollout
 from composer_replication.rollouts.sampler import Sampling, sample_rollouts
 from composer_replication.tokens.dataset import build_examples

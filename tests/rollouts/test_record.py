@@ -12,14 +12,14 @@ import pytest
 from composer_replication.core.errors import SessionError
 from composer_replication.core.trace import Session, Text, ToolCall, Turn
 from composer_replication.data.ingestion.claude_code import ingest
-from composer_replication.data.ingestion.find import find_logs
+from composer_replication.data.ingestion.find_logs import find_logs
 from composer_replication.data.replay.ask import failed_turns
 from composer_replication.rollouts.envs.workshop.demonstrators import FAMILIES, teacher_turn
-from composer_replication.rollouts.envs.workshop.env import WorkshopEnv
-from composer_replication.rollouts.envs.workshop.recorded import recorded, task_of, was_recorded_here
+from composer_replication.rollouts.envs.workshop.recorded_task import recorded, task_of, was_recorded_here
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.teachers import ask_scripted, fails_here
-from composer_replication.rollouts.record import record_logs, renders_to
+from composer_replication.rollouts.envs.workshop.scripted_teachers import ask_scripted, fails_here
+from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
+from composer_replication.rollouts.record_episodes import record_logs, renders_to
 from composer_replication.rollouts.sampler import Sampling
 from tests.rollouts.small_world import parroted, tiny
 from tests.rollouts.workshop.recordings import SLACK, STUDENT, ingested, record, said_on, tasks_of
@@ -166,7 +166,7 @@ def test_asking_needs_no_torch() -> None:
     code = """
 import sys
 sys.modules.update(dict.fromkeys(("torch", "transformers", "numpy", "accelerate")))
-import composer_replication.cli.replay, composer_replication.rollouts.envs.workshop.teachers
+import composer_replication.cli.replay, composer_replication.rollouts.envs.workshop.scripted_teachers
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

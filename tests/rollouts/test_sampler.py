@@ -16,9 +16,9 @@ from composer_replication.models.forward import final_hidden, project, scoring
 from composer_replication.rollouts import episode as episodes
 from composer_replication.rollouts.envs.env import Reply
 from composer_replication.rollouts.episode import CUT, MALFORMED, Rollout
-from composer_replication.rollouts.meter import Meter
 from composer_replication.rollouts.sampler import Sampling, sample_rollouts
-from composer_replication.rollouts.sampling import Limits
+from composer_replication.rollouts.sampling import EpisodeLimits
+from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.tokens.renderer import Renderer
 from tests.rollouts.small_world import Parrot, Shelf, message_ids, parroted, talks, tiny
 from tests.tokens.students import CASES, renderer
@@ -218,7 +218,7 @@ def test_an_episode_ends_at_its_last_message_or_where_there_is_no_room() -> None
     assert rollout.session.turns[-1].role == "tool"  # the answer is kept, though nobody reads it
     malformed = parroted(QWEN, ["<tool_call></tool_call>"] * 3, env=Shelf(max_turns=3))
     assert malformed.ended == "max_turns" and malformed.num_malformed == 3
-    bounded = parroted(QWEN, [look, look, look], env=Shelf(max_turns=2), limits=Limits(max_turns=3))
+    bounded = parroted(QWEN, [look, look, look], env=Shelf(max_turns=2), limits=EpisodeLimits(max_turns=3))
     assert bounded.ended == "max_turns" and len(sampled_turns(bounded)) == 2  # the environment's own bound stands beside the setting
     (longer,) = sample(Parrot(len(QWEN.tokenizer), [message_ids(QWEN, look)] * 9), [Shelf(max_turns=9)], max_new_tokens=99)
     room = longer.session.turns[6].context_tokens + 2
@@ -288,7 +288,7 @@ def test_an_environment_that_leaves_a_call_unanswered_loses_its_episode_and_is_n
 def test_every_environment_is_closed_and_the_model_left_in_its_mode() -> None:
     envs, model = talks((1, 2)), model_for(QWEN)
     model.train()
-    meter = Meter()
+    meter = SamplingStats()
     rollouts = sample_rollouts(
         model, envs, renderer=QWEN, settings=Sampling(max_new_tokens=5, max_context_tokens=999), author="a", meter=meter
     )

@@ -16,7 +16,7 @@ from composer_replication.core.trace import ToolCall, Turn
 from composer_replication.rollouts.episode import Rollout
 from composer_replication.rollouts.sampler import sample_rollouts
 from composer_replication.rollouts.sampling import Sampling
-from composer_replication.rollouts.served import Prompt, ServedModel, read_completion
+from composer_replication.rollouts.served import GenerationRequest, ServedModel, read_completion
 from tests.rollouts.small_world import Shelf, message_ids
 from tests.tokens.students import renderer
 
@@ -135,7 +135,7 @@ def test_a_busy_server_is_asked_again_and_a_wrong_request_is_not() -> None:
         play(url)  # nobody listens any more
 
 
-PROMPT = Prompt(ids=(5,), max_tokens=3, seed=0)
+PROMPT = GenerationRequest(ids=(5,), max_tokens=3, seed=0)
 
 
 @pytest.mark.parametrize("ids", [[], [7, 8, 9, 2], [7, 2, 9], [7]])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from composer_replication.core.config.train import LengthSettings
+from composer_replication.core.config.train_settings import LengthSettings
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.trace import Segment, Session, SourceRef, Text, Thinking, ToolCall, ToolResult, ToolSpec, Turn
 from composer_replication.rollouts.behaviours import BEHAVIOURS, behaviour_reward, check_behaviours

@@ -206,15 +206,14 @@ def test_the_manifest_names_a_commit_and_hash_for_every_expected_file(repository
     assert all(len(f["commit"]) == 40 and len(f["sha256"]) == 64 and f["repository"].count("/") == 1 for f in manifest["files"])
 
 
-PATCH = """# why: the sum would be a product
-# test: tests/test_sum.py
-diff --git a/src/thing.py b/src/thing.py
---- a/src/thing.py
-+++ b/src/thing.py
-@@ -1,2 +1,2 @@
- def add(a, b):
--    return a + b
-+    return a {operator} b
+MUTANT = """why = "the sum would be a product"
+tests = ["tests/test_sum.py"]
+
+[[changes]]
+file = "src/thing.py"
+within = "add"
+search = "a + b"
+replace = "a {operator} b"
 """
 
 
@@ -226,30 +225,62 @@ def test_a_mutant_is_caught_or_reported(tmp_path: Path, operator: str, told: str
     (tmp_path / "tests").mkdir()
     (tmp_path / "src" / "thing.py").write_text("def add(a, b):\n    return a + b\n", "utf-8")
     (tmp_path / "tests" / "test_sum.py").write_text("import thing\n\n\ndef test_sum():\n    assert thing.add(2, 3) == 5\n", "utf-8")
-    patch = tmp_path / "one.patch"
-    patch.write_text(PATCH.replace("{operator}", operator), "utf-8")
-    mutant = mutants.read_mutant(patch)
+    path = tmp_path / "one.toml"
+    path.write_text(MUTANT.replace("{operator}", operator), "utf-8")
+    mutant = mutants.read_mutant(path)
     assert mutants.baseline(tmp_path, [mutant]) == ""
     problem = mutants.judge(tmp_path, mutant)
     assert problem.startswith(told) and bool(problem) == bool(told)
 
 
-def test_a_patch_that_does_not_apply_or_says_nothing_is_reported(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def add(a, b):\n    return a + b\n",
+        "# moved down\n\n\ndef add(\n    a,\n    b,\n):\n    # added up\n    return (\n        a\n        + b\n    )\n",
+        "other = 1\n\nif other:\n    def add(a, b): return a+b\n",
+    ],
+)
+def test_a_mutant_keeps_its_place_through_a_reformat(source: str) -> None:
+    change = mutants.Change(file="thing.py", within="add", search="a + b", replace="a - b")
+    assert "return a - b" in mutants.mutated(source, change)
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("def plus(a, b):\n    return a + b\n", "add is defined 0 times"),
+        ("def add(a, b):\n    return b + a\n", "'a + b' is 0 times"),
+        ("def add(a, b):\n    return a + b + (a + b)\n", "'a + b' is 2 times"),
+        ("class Sum:\n    def add(self, a, b):\n        return a + b\n", "add is defined 0 times"),
+    ],
+)
+def test_a_mutant_whose_place_is_gone_is_reported(tmp_path: Path, source: str, problem: str) -> None:
     (tmp_path / "src").mkdir()
-    (tmp_path / "src" / "thing.py").write_text("other = 1\n", "utf-8")
-    patch = tmp_path / "one.patch"
-    patch.write_text(PATCH, "utf-8")
-    assert "does not apply" in mutants.judge(tmp_path, mutants.read_mutant(patch))
-    patch.write_text(PATCH.split("\n", 1)[1], "utf-8")
-    assert "header" in mutants.baseline(tmp_path, [mutants.read_mutant(patch)])
+    (tmp_path / "src" / "thing.py").write_text(source, "utf-8")
+    path = tmp_path / "one.toml"
+    path.write_text(MUTANT, "utf-8")
+    told = mutants.judge(tmp_path, mutants.read_mutant(path))
+    assert told.startswith("lost its place") and problem in told
 
 
-def test_every_committed_mutant_says_why_and_names_its_tests(repository_root: Path) -> None:
-    for path in sorted((repository_root / "tests" / "mutants").glob("*.patch")):
+def test_a_mutant_without_why_or_tests_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "one.toml"
+    path.write_text(MUTANT.split("\n", 1)[1], "utf-8")
+    assert "needs `why` and `tests`" in mutants.baseline(tmp_path, [mutants.read_mutant(path)])
+
+
+def test_every_committed_mutant_has_its_place_and_its_tests(repository_root: Path) -> None:
+    for path in sorted((repository_root / "tests" / "mutants").glob("*.toml")):
         mutant = mutants.read_mutant(path)
-        assert mutant.why and mutant.tests, path.name
+        assert mutant.why and mutant.tests and mutant.changes, path.name
         for node in mutant.tests:
             assert (repository_root / node.split("::")[0]).exists(), f"{path.name}: {node}"
+        texts: dict[str, str] = {}
+        for change in mutant.changes:
+            text = texts.get(change.file) or (repository_root / change.file).read_text("utf-8")
+            texts[change.file] = mutants.mutated(text, change)
+            assert texts[change.file] != text, path.name
 
 
 def test_what_a_change_touches_is_judged_and_the_rest_within_days(tmp_path: Path) -> None:
@@ -257,9 +288,10 @@ def test_what_a_change_touches_is_judged_and_the_rest_within_days(tmp_path: Path
     folder.mkdir(parents=True)
     for i in range(60):
         (tmp_path / f"f{i}.py").write_text("x = 1\n", "utf-8")
-        (folder / f"m{i:02d}.patch").write_text(f"# why: w\n# test: tests/t.py::a\n--- a/f{i}.py\n+++ b/f{i}.py\n", "utf-8")
+        change = f'[[changes]]\nfile = "f{i}.py"\nsearch = "x"\nreplace = "y"\n'
+        (folder / f"m{i:02d}.toml").write_text(f'why = "w"\ntests = ["tests/t.py::a"]\n{change}', "utf-8")
     (tmp_path / "tests" / "t.py").write_text("", "utf-8")
-    every = [mutants.read_mutant(path) for path in sorted(folder.glob("*.patch"))]
+    every = [mutants.read_mutant(path) for path in sorted(folder.glob("*.toml"))]
     assert mutants.chosen_of(tmp_path, every, day=5) == every  # nothing was caught yet
     mutants.write_caught(tmp_path, every, every)
     days = [{m.path.stem for m in mutants.chosen_of(tmp_path, every, day=day)} for day in range(5)]

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from composer_replication.core.config.data import HeldOutSettings
-from composer_replication.core.config.train import BuildSettings
+from composer_replication.core.config.data_settings import HeldOutSettings
+from composer_replication.core.config.train_settings import BuildSettings
 from composer_replication.core.site import Anchor, Hint, Preference, Site
 from composer_replication.core.trace import Session, Text, Turn
 from composer_replication.tokens.artefact import load_dataset, write_dataset

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from composer_replication.core.config.train import BuildSettings
+from composer_replication.core.config.train_settings import BuildSettings
 from composer_replication.core.errors import AlignmentError, DataError
 from composer_replication.core.site import Hint, Preference, Site
 from composer_replication.core.trace import Text, Turn

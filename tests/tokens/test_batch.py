@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from composer_replication.core.errors import AlignmentError, ConfigError
 from composer_replication.tokens.batch import Counts, _targets, collate, count, micro_batches
-from composer_replication.tokens.example import Action, HintView, PreferencePair, TrainingExample
+from composer_replication.tokens.example import HintView, PreferencePair, SampledMessage, TrainingExample
 
 
 def view(ids: tuple[int, ...], at: int, span: tuple[int, int], hint: tuple[int, ...], site: str = "s:1:c") -> HintView:
@@ -55,9 +55,16 @@ def test_the_size_of_a_view_is_that_of_its_target_not_of_what_stands_between_its
 
 def test_actions_and_anchors_of_a_worked_example() -> None:
     """Two rollouts; the second message of the first was worth nothing, and so was all of the second rollout."""
-    acts = (Action(span=(1, 3), logprobs=(-0.5, -0.25), advantage=0.75), Action(span=(4, 6), logprobs=(-1.0, -2.0), advantage=0.0))
-    one = dataclasses.replace(FIRST, trained=(), actions=(*acts, Action(span=(8, 9), logprobs=(-4.0,), advantage=-1.5)), anchored=((6, 8),))
-    two = dataclasses.replace(SECOND, trained=(), actions=(Action(span=(2, 4), logprobs=(-1.0, -1.0), advantage=0.0),), anchored=((1, 2),))
+    acts = (
+        SampledMessage(span=(1, 3), logprobs=(-0.5, -0.25), advantage=0.75),
+        SampledMessage(span=(4, 6), logprobs=(-1.0, -2.0), advantage=0.0),
+    )
+    one = dataclasses.replace(
+        FIRST, trained=(), actions=(*acts, SampledMessage(span=(8, 9), logprobs=(-4.0,), advantage=-1.5)), anchored=((6, 8),)
+    )
+    two = dataclasses.replace(
+        SECOND, trained=(), actions=(SampledMessage(span=(2, 4), logprobs=(-1.0, -1.0), advantage=0.0),), anchored=((1, 2),)
+    )
     batch = collate([two, one], pad_id=0)
     assert list(zip(batch.action.row_N.tolist(), batch.action.position_N.tolist(), strict=True)) == [(1, 1), (1, 2), (1, 8)]
     assert batch.action.ids_N.tolist() == [11, 12, 18] and batch.action.item_N.tolist() == [0, 0, 1]

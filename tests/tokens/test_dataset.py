@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from composer_replication.core.config.data import HeldOutSettings
-from composer_replication.core.config.train import BuildSettings
+from composer_replication.core.config.data_settings import HeldOutSettings
+from composer_replication.core.config.train_settings import BuildSettings
 from composer_replication.core.errors import RenderError
 from composer_replication.core.site import Category, Hint, Preference, Site
 from composer_replication.core.trace import CLEARED_TEXT, Sampled, Segment, Session, Text, Thinking, ToolCall, ToolResult, Turn

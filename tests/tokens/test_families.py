@@ -12,10 +12,10 @@ import pytest
 
 from composer_replication.core.errors import RenderError
 from composer_replication.core.trace import Text, ToolCall, ToolResult, ToolSpec, Turn
-from composer_replication.tokens.families import FAMILIES, Family, recognise, template_sha256
 from composer_replication.tokens.hf import render_template
 from composer_replication.tokens.messages import nine_characters, tool_messages
 from composer_replication.tokens.renderer import Renderer
+from composer_replication.tokens.template_families import FAMILIES, Family, recognise, template_sha256
 from tests.tokens.students import CASES, NAMED, TOOLS, chatml_tokenizer, llama_tokenizer, official, renderer, tokenizer_for
 
 Messages = list[dict[str, Any]]

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from composer_replication.compat.guide_collator import CollatorConfig, ComposerDataCollator
+from composer_replication.compat.guide_pairs import DJNormalizer, DPOPair
+from composer_replication.compat.guide_types import TraceExample, TraceTurn
 from composer_replication.core.errors import ConfigError, DataError
-from composer_replication.core.guide import TraceExample, TraceTurn
-from composer_replication.data.curate.guide import DJNormalizer, DPOPair
 from composer_replication.tokens.example import PreferencePair
-from composer_replication.tokens.guide import CollatorConfig, ComposerDataCollator
 from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
 
 BAD = {"id": "c1", "function": {"name": "read_flie", "arguments": '{"path": "a.py"}'}}

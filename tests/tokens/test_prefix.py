@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from composer_replication.core.config.train import BuildSettings
+from composer_replication.core.config.train_settings import BuildSettings
 from composer_replication.core.errors import DataError
 from composer_replication.core.trace import Segment, Text, Turn
-from composer_replication.evaluation.logs import HeldOut, HeldSite, restore_spots
+from composer_replication.evaluation.held_out_logs import HeldOut, HeldSite, restore_spots
 from composer_replication.tokens.dataset import build_examples
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.tokens.prefix import restore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from composer_replication.core.config.data import HeldOutSettings
+from composer_replication.core.config.data_settings import HeldOutSettings
 from composer_replication.core.trace import Parent
 from composer_replication.tokens.split import is_held_out, settled, smallest_fraction, split_unit
 from tests.tokens.students import long_turns, session_of

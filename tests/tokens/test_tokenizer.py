@@ -10,10 +10,10 @@ import pytest
 
 from composer_replication.core.errors import ConfigError, RenderError
 from composer_replication.core.trace import Text, Turn
-from composer_replication.tokens.families import FAMILIES
 from composer_replication.tokens.hf import TextCodec, load_tokenizer
 from composer_replication.tokens.messages import clean
 from composer_replication.tokens.renderer import Renderer
+from composer_replication.tokens.template_families import FAMILIES
 from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
 from tests.tokens.students import chatml_tokenizer, corpus
 

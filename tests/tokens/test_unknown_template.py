@@ -11,8 +11,8 @@ from hypothesis import given, settings
 
 from composer_replication.core.errors import RenderError
 from composer_replication.core.trace import Opaque, Text, ToolCall, ToolResult, Turn
-from composer_replication.tokens.families import template_sha256
 from composer_replication.tokens.renderer import Renderer
+from composer_replication.tokens.template_families import template_sha256
 from tests.tokens.students import TOOLS, chatml_tokenizer, official, turn_lists
 
 # ChatML with a marker of our own, so that it is no family; {system} says what happens to a system message in mid-conversation.

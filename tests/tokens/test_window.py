@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from composer_replication.core.trace import Text, ToolCall, ToolResult, Turn
 from composer_replication.tokens.window import (
     SHARED,
-    Plan,
-    Target,
+    SegmentCosts,
     Window,
+    WindowTarget,
     before,
     head_positions,
     later_starts,
@@ -26,7 +26,7 @@ from tests.tokens.students import long_turns, turn_lists
 
 
 @st.composite
-def plans(draw: st.DrawFn) -> Plan:
+def plans(draw: st.DrawFn) -> SegmentCosts:
     tokens = tuple(draw(st.lists(st.integers(1, 60), min_size=1, max_size=30)))
     positions = st.integers(0, len(tokens) - 1)
     head = tuple(sorted(draw(st.sets(positions, max_size=2))))
@@ -34,22 +34,22 @@ def plans(draw: st.DrawFn) -> Plan:
     bounds = [*starts, len(tokens)]  # what stands between two starts stays together
     units = tuple(tuple(range(a, b)) for a, b in pairwise(bounds) for _ in range(a, b))
     overhead = sum(tokens[p] for p in head) + draw(st.integers(0, 10))
-    return Plan(overhead=overhead, tokens=tokens, head=head, starts=starts, units=units)
+    return SegmentCosts(overhead=overhead, tokens=tokens, head=head, starts=starts, units=units)
 
 
 @settings(max_examples=400, deadline=None)
 @given(plan=plans(), max_tokens=st.integers(20, 400), data=st.data())
-def test_every_needed_position_is_covered_once_or_given_back(plan: Plan, max_tokens: int, data: st.DataObject) -> None:
+def test_every_needed_position_is_covered_once_or_given_back(plan: SegmentCosts, max_tokens: int, data: st.DataObject) -> None:
     positions = st.integers(0, len(plan.tokens) - 1)
     found = data.draw(st.dictionaries(positions, st.tuples(st.integers(0, 30), st.sets(positions)), max_size=5))
-    targets = {p: Target(extra=extra, wanted=tuple(w for w in wanted if w < p)) for p, (extra, wanted) in found.items()}
+    targets = {p: WindowTarget(extra=extra, wanted=tuple(w for w in wanted if w < p)) for p, (extra, wanted) in found.items()}
     trained = sorted(data.draw(st.sets(positions)) - set(targets))
     pending = sorted({*trained, *targets})
     for window in windows(plan, trained=trained, targets=targets, max_tokens=max_tokens):
         if isinstance(window, int):
             pending.remove(window)
             latest = max(s for s in plan.starts if s <= window)
-            assert plan.cost(latest, window + 1) + targets.get(window, Target()).extra > max_tokens
+            assert plan.cost(latest, window + 1) + targets.get(window, WindowTarget()).extra > max_tokens
             continue
         assert window.start in plan.starts and window.covers[-1] == window.end - 1
         assert plan.cost(window.start, window.end, window.picked) <= max_tokens
@@ -57,7 +57,7 @@ def test_every_needed_position_is_covered_once_or_given_back(plan: Plan, max_tok
             pending.remove(position)  # once, and only what is needed
             assert window.start <= position < window.end
             cost = plan.cost(window.start, position + 1, window.picked)
-            assert cost + targets.get(position, Target()).extra <= max_tokens
+            assert cost + targets.get(position, WindowTarget()).extra <= max_tokens
             if position in targets:
                 alone = window_of(plan, position, target=targets[position], max_tokens=max_tokens)
                 assert alone is not None
@@ -72,64 +72,64 @@ def test_every_needed_position_is_covered_once_or_given_back(plan: Plan, max_tok
 
 
 def test_the_budget_is_spent_above_the_target_and_nothing_stands_behind_the_last_one() -> None:
-    plan = Plan(overhead=10, tokens=(10,) * 40, head=(0,), starts=tuple(range(40)))
-    (window,) = windows(plan, trained=[], targets={30: Target(extra=20)}, max_tokens=200)
+    plan = SegmentCosts(overhead=10, tokens=(10,) * 40, head=(0,), starts=tuple(range(40)))
+    (window,) = windows(plan, trained=[], targets={30: WindowTarget(extra=20)}, max_tokens=200)
     assert window == Window(head=(0,), start=14, end=31, covers=(30,))  # 10 + 17 * 10 + 20 = 200
     assert isinstance(window, Window) and window.positions == (0, *range(14, 31))
 
 
 def test_what_a_target_refers_to_is_taken_in_with_its_unit_and_costs_the_farthest_turns() -> None:
     units = tuple((p,) if p not in (4, 5, 6) else (4, 5, 6) for p in range(40))
-    plan = Plan(overhead=10, tokens=(10,) * 40, head=(0,), starts=tuple(p for p in range(40) if p not in (5, 6)), units=units)
-    (window,) = windows(plan, trained=[], targets={30: Target(wanted=(5,))}, max_tokens=200)
+    plan = SegmentCosts(overhead=10, tokens=(10,) * 40, head=(0,), starts=tuple(p for p in range(40) if p not in (5, 6)), units=units)
+    (window,) = windows(plan, trained=[], targets={30: WindowTarget(wanted=(5,))}, max_tokens=200)
     assert isinstance(window, Window) and window.positions == (0, 4, 5, 6, *range(15, 31))
     large = replace(plan, tokens=(*plan.tokens[:5], 500, *plan.tokens[6:]))
-    (without,) = windows(large, trained=[], targets={30: Target(wanted=(5, 2))}, max_tokens=200)
+    (without,) = windows(large, trained=[], targets={30: WindowTarget(wanted=(5, 2))}, max_tokens=200)
     assert isinstance(without, Window) and without.positions == (0, 2, *range(13, 31))  # what can never fit takes nothing from the rest
 
 
 def test_of_the_turns_that_a_target_refers_to_the_nearest_are_kept() -> None:
     """There is room for two of three beside the target: those nearest to it, and not those that a session began with."""
-    plan = Plan(overhead=0, tokens=(10,) * 31, head=(), starts=tuple(range(31)))
-    window = window_of(plan, 30, target=Target(wanted=(2, 11, 20)), max_tokens=30)
+    plan = SegmentCosts(overhead=0, tokens=(10,) * 31, head=(), starts=tuple(range(31)))
+    window = window_of(plan, 30, target=WindowTarget(wanted=(2, 11, 20)), max_tokens=30)
     assert window is not None and window.positions == (11, 20, 30)
 
 
 def test_targets_share_a_window_only_while_none_gives_up_more_than_an_eighth() -> None:
-    plan = Plan(overhead=0, tokens=(10,) * 100, head=(), starts=tuple(range(100)))
-    near = list(windows(plan, trained=[], targets={50: Target(), 52: Target()}, max_tokens=200))
+    plan = SegmentCosts(overhead=0, tokens=(10,) * 100, head=(), starts=tuple(range(100)))
+    near = list(windows(plan, trained=[], targets={50: WindowTarget(), 52: WindowTarget()}, max_tokens=200))
     assert near == [Window(head=(), start=33, end=53, covers=(50, 52))]  # 50 keeps 170 of 190 tokens
-    far = list(windows(plan, trained=[], targets={50: Target(), 53: Target()}, max_tokens=200))  # it would keep 160
+    far = list(windows(plan, trained=[], targets={50: WindowTarget(), 53: WindowTarget()}, max_tokens=200))  # it would keep 160
     assert [w.covers for w in far if isinstance(w, Window)] == [(50,), (53,)]
-    short = list(windows(plan, trained=[], targets={3: Target(), 18: Target()}, max_tokens=200))  # all there is fits for both
+    short = list(windows(plan, trained=[], targets={3: WindowTarget(), 18: WindowTarget()}, max_tokens=200))  # all there is fits for both
     assert [w.covers for w in short if isinstance(w, Window)] == [(3, 18)]
 
 
 def test_a_target_whose_hint_does_not_fit_beside_the_others_gets_its_own_window() -> None:
-    plan = Plan(overhead=0, tokens=(10,) * 20, head=(), starts=tuple(range(20)))
-    assert list(windows(plan, trained=[], targets={3: Target(), 9: Target()}, max_tokens=100)) == [
+    plan = SegmentCosts(overhead=0, tokens=(10,) * 20, head=(), starts=tuple(range(20)))
+    assert list(windows(plan, trained=[], targets={3: WindowTarget(), 9: WindowTarget()}, max_tokens=100)) == [
         Window(head=(), start=0, end=10, covers=(3, 9))
     ]
-    assert list(windows(plan, trained=[], targets={3: Target(), 9: Target(extra=45)}, max_tokens=100)) == [
+    assert list(windows(plan, trained=[], targets={3: WindowTarget(), 9: WindowTarget(extra=45)}, max_tokens=100)) == [
         Window(head=(), start=0, end=4, covers=(3,)),
         Window(head=(), start=5, end=10, covers=(9,)),
     ]
-    plan = Plan(overhead=0, tokens=(10,) * 40, head=(), starts=tuple(range(40)))  # the room of the earlier one counts as well
-    assert list(windows(plan, trained=[], targets={30: Target(extra=45), 31: Target()}, max_tokens=100)) == [
+    plan = SegmentCosts(overhead=0, tokens=(10,) * 40, head=(), starts=tuple(range(40)))  # the room of the earlier one counts as well
+    assert list(windows(plan, trained=[], targets={30: WindowTarget(extra=45), 31: WindowTarget()}, max_tokens=100)) == [
         Window(head=(), start=22, end=32, covers=(31,)),
         Window(head=(), start=26, end=31, covers=(30,)),
     ]
 
 
 def test_trained_messages_have_half_the_budget_above_them_and_what_is_left_goes_above_the_first() -> None:
-    plan = Plan(overhead=10, tokens=(10,) * 40, head=(0,), starts=tuple(range(40)))
+    plan = SegmentCosts(overhead=10, tokens=(10,) * 40, head=(0,), starts=tuple(range(40)))
     made = list(windows(plan, trained=[20, 24, 39], targets={}, max_tokens=200))
     assert made == [Window(head=(0,), start=6, end=25, covers=(20, 24)), Window(head=(0,), start=21, end=40, covers=(39,))]
 
 
 def test_a_target_s_window_trains_the_messages_in_it_that_have_half_the_budget_above_them() -> None:
-    plan = Plan(overhead=0, tokens=(10,) * 40, head=(), starts=tuple(range(40)))
-    made = list(windows(plan, trained=[22, 28, 33], targets={35: Target()}, max_tokens=200))
+    plan = SegmentCosts(overhead=0, tokens=(10,) * 40, head=(), starts=tuple(range(40)))
+    made = list(windows(plan, trained=[22, 28, 33], targets={35: WindowTarget()}, max_tokens=200))
     assert made == [
         Window(head=(), start=3, end=23, covers=(22,)),
         Window(head=(), start=16, end=36, covers=(28, 33, 35)),
@@ -137,23 +137,23 @@ def test_a_target_s_window_trains_the_messages_in_it_that_have_half_the_budget_a
 
 
 def test_a_short_session_is_one_window_and_ends_with_what_is_needed() -> None:
-    plan = Plan(overhead=5, tokens=(5, 5, 5, 5), head=(0,), starts=(0, 1, 3))
+    plan = SegmentCosts(overhead=5, tokens=(5, 5, 5, 5), head=(0,), starts=(0, 1, 3))
     assert list(windows(plan, trained=[1], targets={}, max_tokens=100)) == [Window(head=(0,), start=0, end=2, covers=(1,))]
-    assert list(windows(plan, trained=[0, 3], targets={1: Target()}, max_tokens=100)) == [
+    assert list(windows(plan, trained=[0, 3], targets={1: WindowTarget()}, max_tokens=100)) == [
         Window(head=(0,), start=0, end=4, covers=(0, 1, 3))
     ]
 
 
 def test_a_target_that_fits_nowhere_is_given_back() -> None:
-    plan = Plan(overhead=5, tokens=(5, 90, 5), head=(0,), starts=(0, 1, 2))
-    assert list(windows(plan, trained=[2], targets={1: Target(extra=20)}, max_tokens=100)) == [
+    plan = SegmentCosts(overhead=5, tokens=(5, 90, 5), head=(0,), starts=(0, 1, 2))
+    assert list(windows(plan, trained=[2], targets={1: WindowTarget(extra=20)}, max_tokens=100)) == [
         1,
         Window(head=(0,), start=0, end=3, covers=(2,)),
     ]
 
 
 def test_before_counts_what_was_picked_once() -> None:
-    plan = Plan(overhead=0, tokens=(10,) * 10, head=(), starts=tuple(range(10)))
+    plan = SegmentCosts(overhead=0, tokens=(10,) * 10, head=(), starts=tuple(range(10)))
     assert before(plan, 9, budget=50, room=50) == 5
     assert before(plan, 9, budget=50, room=50, picked=(1, 2)) == 7
     assert before(plan, 9, budget=50, room=50, picked=(8,)) == 5
@@ -191,7 +191,7 @@ def test_the_head_is_system_then_the_first_human_or_the_summary() -> None:
 
 
 def test_later_starts_keep_what_is_needed_and_what_was_picked() -> None:
-    plan = Plan(overhead=0, tokens=(1,) * 9, head=(), starts=(0, 2, 4, 6, 8))
+    plan = SegmentCosts(overhead=0, tokens=(1,) * 9, head=(), starts=(0, 2, 4, 6, 8))
     made = list(later_starts(plan, Window(head=(), start=2, end=9, picked=(0, 3), covers=(7,)), keep=[7, 6]))
     assert [window.start for window in made] == [4, 6]
     assert made[1].positions == (0, 3, 6, 7, 8)

@@ -18,7 +18,7 @@ from composer_replication.core.trace import ToolResult, Turn
 from composer_replication.rollouts.envs.env import Opening, Reply
 from composer_replication.rollouts.groups import MakeEnv
 from composer_replication.training.loop import train
-from composer_replication.training.world import World
+from composer_replication.training.world import TaskSource
 from tests.rollouts.small_world import Shelf, message_ids
 from tests.training import taught
 from tests.training.serving import Engine, serving
@@ -73,12 +73,12 @@ WORST: tuple[MakeEnv, ...] = (
 )
 
 
-def world() -> World:
+def world() -> TaskSource:
     def tasks(seed: int) -> Iterator[MakeEnv]:
         while True:
             yield from WORST
 
-    return World(name="worst", train=tasks, monitor=lambda seed, count: [])
+    return TaskSource(name="worst", train=tasks, monitor=lambda seed, count: [])
 
 
 def scripted() -> Callable[[dict[str, Any]], tuple[list[int], list[float]]]:

@@ -28,7 +28,7 @@ from safetensors.torch import load_file, save_file
 from composer_replication.core import rundir
 from composer_replication.core.rundir import open_run
 from composer_replication.core.trace import Turn
-from composer_replication.models import export
+from composer_replication.models import pretrained_folder as export
 from composer_replication.rollouts.envs.env import Reply
 from composer_replication.training import checkpoint
 from composer_replication.training.loop import train

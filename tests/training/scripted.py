@@ -16,18 +16,18 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.root import Config
 from composer_replication.core.trace import Sampled, Session, Turn
-from composer_replication.models.load import Student
+from composer_replication.models.load_student import Student
 from composer_replication.rollouts.envs.workshop.demonstrators import LEVELS, careless, oracle
-from composer_replication.rollouts.envs.workshop.env import WorkshopEnv
 from composer_replication.rollouts.envs.workshop.episodes import play
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.rollouts.envs.workshop.tasks import make_tasks
+from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
 from composer_replication.rollouts.episode import Rollout
 from composer_replication.tokens.messages import tool_messages
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
-from composer_replication.training.live import Live
-from composer_replication.training.world import World, open_world
+from composer_replication.training.live import RolloutSource
+from composer_replication.training.world import TaskSource, open_world
 
 LEVEL = LEVELS[2].habits
 
@@ -120,9 +120,9 @@ def live_config(*, train: dict[str, Any] | None = None, **rollouts: Any) -> Conf
     return Config.model_validate({"train": settings, "rollouts": {"env": "workshop", "groups": 3, "group_size": 4, **rollouts}})
 
 
-def workshop() -> AbstractContextManager[World]:
+def workshop() -> AbstractContextManager[TaskSource]:
     return open_world("workshop")
 
 
-def make_live(world: World, config: Config | None = None, *, kept: frozenset[str] | None = None) -> Live:
-    return Live(config=config or live_config(), renderer=renderer(), world=world, kept=kept)
+def make_live(world: TaskSource, config: Config | None = None, *, kept: frozenset[str] | None = None) -> RolloutSource:
+    return RolloutSource(config=config or live_config(), renderer=renderer(), world=world, kept=kept)

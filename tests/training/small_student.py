@@ -15,9 +15,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCau
 
 from composer_replication.core.config.root import Config
 from composer_replication.core.rundir import RunDir, create_run
-from composer_replication.models.load import Student
+from composer_replication.models.load_student import Student
 from composer_replication.tokens.batch import count, micro_batches
-from composer_replication.tokens.example import Action, HintView, PreferencePair, Span, TrainingExample
+from composer_replication.tokens.example import HintView, PreferencePair, SampledMessage, Span, TrainingExample
 from composer_replication.training.state import Trainer, make_trainer
 from composer_replication.training.step import accumulate
 
@@ -94,7 +94,7 @@ def make_rollout(
     """
     rng = random.Random(2000 + number)
     actions = tuple(
-        Action(span=(a, b), logprobs=tuple(-3.7 + rng.gauss(0, 0.3) for _ in range(a, b)), advantage=advantage) for a, b in spans
+        SampledMessage(span=(a, b), logprobs=tuple(-3.7 + rng.gauss(0, 0.3) for _ in range(a, b)), advantage=advantage) for a, b in spans
     )
     return dataclasses.replace(make_example(number, **shape), actions=actions, anchored=((14, 17),) if anchored else ())
 

@@ -14,12 +14,12 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from composer_replication.core.config.root import Config
 from composer_replication.core.trace import Text, ToolCall, Turn
-from composer_replication.models.load import Student
+from composer_replication.models.load_student import Student
 from composer_replication.rollouts.groups import MakeEnv
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
-from composer_replication.training.live import Live
-from composer_replication.training.world import World
+from composer_replication.training.live import RolloutSource
+from composer_replication.training.world import TaskSource
 from tests.rollouts.small_world import TOOLS, Shelf
 from tests.training.small_student import make_pair
 
@@ -114,7 +114,7 @@ def taught_student(*, dropout: float = 0.0, weights: Mapping[str, torch.Tensor] 
     return Student(name=AUTHOR, model=model, tokenizer=tokenizer())
 
 
-def desks() -> World:
+def desks() -> TaskSource:
     """Ten tasks that differ by their name, again and again."""
 
     def tasks(seed: int) -> Iterator[MakeEnv]:
@@ -123,7 +123,7 @@ def desks() -> World:
             yield partial(Desk, f"t{number % 10}", max_turns=4)
             number += 1
 
-    return World(name="desks", train=tasks, monitor=lambda seed, count: [partial(Desk, f"m{i}", max_turns=4) for i in range(count)])
+    return TaskSource(name="desks", train=tasks, monitor=lambda seed, count: [partial(Desk, f"m{i}", max_turns=4) for i in range(count)])
 
 
 def live_config(*, train: dict[str, Any] | None = None, **rollouts: Any) -> Config:
@@ -140,5 +140,5 @@ def live_config(*, train: dict[str, Any] | None = None, **rollouts: Any) -> Conf
     return Config.model_validate({"train": merged, "rollouts": {**played, **rollouts}})
 
 
-def live(config: Config, world: World | None = None) -> Live:
-    return Live(config=config, renderer=renderer(), world=world or desks())
+def live(config: Config, world: TaskSource | None = None) -> RolloutSource:
+    return RolloutSource(config=config, renderer=renderer(), world=world or desks())

@@ -11,7 +11,7 @@ import torch
 
 from composer_replication.losses.fused import fused_divergence, fused_logprobs
 from composer_replication.models.forward import scoring
-from composer_replication.models.load import Student
+from composer_replication.models.load_student import Student
 from composer_replication.tokens.batch import collate, count, micro_batches
 from composer_replication.tokens.example import HintView, TrainingExample
 from composer_replication.training.channels import channel_losses

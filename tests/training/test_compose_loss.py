@@ -13,10 +13,10 @@ from torch import Tensor
 
 import composer_replication
 from composer_replication import compose_loss
+from composer_replication.compat.guide_collator import guide_keys
+from composer_replication.compat.guide_losses import generalized_jsd_loss, taid_loss
 from composer_replication.core.errors import AlignmentError, ConfigError, DataError
-from composer_replication.losses.guide import generalized_jsd_loss, taid_loss
 from composer_replication.tokens.batch import collate
-from composer_replication.tokens.guide import guide_keys
 from tests.training.small_student import make_example, make_pair, small_model
 
 EXAMPLES = [make_example(0, hints=2), make_example(1, length=30, hints=0), make_example(2, length=27, hints=1)]
@@ -211,7 +211,7 @@ def test_reference_log_probs_may_come_with_the_batch(model: Any, start: Any) -> 
     assert with_numbers.trace_replay_dpo.item() == pytest.approx(with_model.trace_replay_dpo.item(), rel=1e-10)
 
 
-# ---- the functions of losses/guide.py: what their published golden cases (tests/losses) do not say ----
+# ---- the functions of compat/guide_losses.py: what their published golden cases (tests/losses) do not say ----
 
 
 def test_shapes_masks_and_t_are_checked() -> None:

@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from composer_replication.compat import guide_compose as guide
 from composer_replication.losses.fused import fused_divergence
 from composer_replication.losses.preference import dpo
 from composer_replication.models.forward import final_hidden, scoring
 from composer_replication.tokens.batch import collate, count
-from composer_replication.training import channels, guide, hinting, pairs
+from composer_replication.training import channels, hinting, pairs
 from composer_replication.training.state import Trainer
 from composer_replication.training.step import train_step
 from tests.training.small_student import make_config, make_example, make_pair, make_student, small_model, start_trainer

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from composer_replication.core.config.root import Config
-from composer_replication.core.config.train import BuildSettings
+from composer_replication.core.config.train_settings import BuildSettings
 from composer_replication.core.errors import AlignmentError, ConfigError, DataError, SiteError
 from composer_replication.core.trace import Segment, Text
-from composer_replication.models.load import Student
+from composer_replication.models.load_student import Student
 from composer_replication.tokens.dataset import build_examples
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.training import forked as module

@@ -13,10 +13,10 @@ import torch
 from pydantic import ValidationError
 from transformers import AutoModelForCausalLM
 
-from composer_replication.core.config.rollouts import RolloutSettings
+from composer_replication.core.config.rollout_settings import RolloutSettings
 from composer_replication.core.errors import ConfigError, DataError, StoppedError
 from composer_replication.core.rundir import RunDir
-from composer_replication.rollouts.served import Completion, Prompt
+from composer_replication.rollouts.served import Completion, GenerationRequest
 from composer_replication.training import loop as loop_module
 from composer_replication.training.generator import Generator, log_prob_gap, publish
 from composer_replication.training.loop import train
@@ -234,7 +234,7 @@ def test_a_published_folder_is_the_student_and_nothing_is_left_beside_it(tmp_pat
 
 
 def test_the_gap_is_the_mean_distance_of_log_probs() -> None:
-    student, prompt = taught_student(), Prompt(ids=(3, 4), max_tokens=2, seed=0)
+    student, prompt = taught_student(), GenerationRequest(ids=(3, 4), max_tokens=2, seed=0)
     with torch.no_grad():
         logp = student.model(input_ids=torch.tensor([[3, 4, 5, 6]])).logits[0].log_softmax(-1)
     own = [float(logp[1, 5]), float(logp[2, 6])]

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from composer_replication.core.config.train import TrainSettings
+from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.training.optimiser import GradientClip
 from composer_replication.training.step import train_step
 from tests.training.small_student import make_config, make_example, make_rollout, make_student, start_trainer

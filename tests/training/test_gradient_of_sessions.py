@@ -13,7 +13,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from composer_replication.core.trace import Turn
 from composer_replication.losses.channel import Channel
-from composer_replication.models.load import Student
+from composer_replication.models.load_student import Student
 from composer_replication.tokens.batch import collate, count
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.training.channels import channel_losses

@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from composer_replication.core.config.hint import HintSettings
+from composer_replication.core.config.hint_settings import HintSettings
 from composer_replication.core.errors import AlignmentError, ConfigError
 from composer_replication.models.forward import Head
-from composer_replication.models.load import Student
+from composer_replication.models.load_student import Student
 from composer_replication.tokens.batch import collate, count
-from composer_replication.tokens.example import Action, HintView, TrainingExample
+from composer_replication.tokens.example import HintView, SampledMessage, TrainingExample
 from composer_replication.training.channels import channel_losses
 from composer_replication.training.hinting import check_views, hint_credit, view_weights, with_wrong_hints
 from composer_replication.training.live import informed
@@ -59,7 +59,7 @@ def examples() -> tuple[TrainingExample, ...]:
         )
         spans = ((3, 6), views[0].span)
         actions = tuple(
-            Action(span=s, logprobs=tuple(-3.6 + rng.gauss(0, 0.2) for _ in range(3)), advantage=0.5 * number - 1.2) for s in spans
+            SampledMessage(span=s, logprobs=tuple(-3.6 + rng.gauss(0, 0.2) for _ in range(3)), advantage=0.5 * number - 1.2) for s in spans
         )
         made.append(dataclasses.replace(plain, hints=views, actions=actions, origin="student"))
     return tuple(made)

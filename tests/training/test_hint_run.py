@@ -12,12 +12,12 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from composer_replication.core.config.hint import HintSettings
-from composer_replication.core.config.student import LoraSettings, StudentSettings
-from composer_replication.core.config.train import TrainSettings
+from composer_replication.core.config.hint_settings import HintSettings
+from composer_replication.core.config.student_settings import LoraSettings, StudentSettings
+from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import ConfigError, StoppedError
 from composer_replication.models.forward import final_hidden, project
-from composer_replication.models.load import Student, load_student
+from composer_replication.models.load_student import Student, load_student
 from composer_replication.tokens.example import PreferencePair
 from composer_replication.training.backends.trl_channels import Scorer
 from composer_replication.training.health import ChannelStep, Health

@@ -10,10 +10,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from composer_replication.core.config.student import LoraSettings, StudentSettings
+from composer_replication.core.config.student_settings import LoraSettings, StudentSettings
 from composer_replication.core.errors import AlignmentError
 from composer_replication.core.rundir import RunDir, open_run
-from composer_replication.models.load import Student, load_student
+from composer_replication.models.load_student import Student, load_student
 from composer_replication.tokens.batch import collate, count
 from composer_replication.tokens.example import PreferencePair
 from composer_replication.training.channels import channel_losses

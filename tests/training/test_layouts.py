@@ -13,20 +13,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from composer_replication.core.config.student import LoraSettings, StudentSettings
-from composer_replication.core.config.train import TrainSettings
+from composer_replication.core.config.student_settings import LoraSettings, StudentSettings
+from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import ConfigError
 from composer_replication.losses.channel import CHANNELS, Channel
-from composer_replication.models import tree as tree_module
-from composer_replication.models.load import Student, load_student
+from composer_replication.models import tree_forward as tree_module
+from composer_replication.models.load_student import Student, load_student
 from composer_replication.tokens.batch import collate
-from composer_replication.tokens.example import Action, HintView, PreferencePair, TrainingExample
+from composer_replication.tokens.example import HintView, PreferencePair, SampledMessage, TrainingExample
 from composer_replication.tokens.tree import Forest
 from composer_replication.training import passes as passes_module
 from composer_replication.training.loop import train
 from composer_replication.training.packing import Sharing, micros_of, over_ranks, session_trees, sharing
-from composer_replication.training.passes import Uses, run_passes
-from composer_replication.training.plan import check_plan, forward_sizes
+from composer_replication.training.passes import RequiredForwards, run_passes
+from composer_replication.training.plan import check_train_plan, forward_sizes
 from tests.models.tree_models import gap, make
 from tests.training.small_student import WordTokenizer, make_config, make_example, make_pair, make_run, make_student, small_model
 from tests.training.trees import Session, make_session, outcome, sessions, trainer_of
@@ -63,7 +63,7 @@ def test_a_hint_that_repeats_the_trunk(teacher: str, overlap: str) -> None:
     hint = ids[8:12] if overlap == "whole" else (*ids[8:10], 30, 31)
     view = HintView(site_id="s", kind="k", at=8, hint_ids=hint, span=(14, 19), target_ids=ids[14:19])
     later = HintView(site_id="t", kind="k", at=20, hint_ids=ids[20:24], span=(21, 23), target_ids=ids[21:23])
-    action = Action(span=(30, 34), logprobs=(-3.0,) * 4, advantage=0.5)
+    action = SampledMessage(span=(30, 34), logprobs=(-3.0,) * 4, advantage=0.5)
     example = TrainingExample(
         id="e", session_id="s0", ids=ids, trained=((4, 7), (35, 40)), hints=(view, later), actions=(action,), anchored=((24, 28),)
     )
@@ -143,7 +143,7 @@ def passes_made(monkeypatch: pytest.MonkeyPatch, student: Student, **train: Any)
     trainer = trainer_of(student, "tree", **train)
     examples, pairs = sessions(1)
     batch = collate(examples, pairs, pad_id=0)
-    run_passes(trainer, batch, Uses.of(trainer.settings, trainer.weights, batch))
+    run_passes(trainer, batch, RequiredForwards.of(trainer.settings, trainer.weights, batch))
     return made
 
 
@@ -196,10 +196,10 @@ def test_the_sizes_of_the_plan_are_those_that_trees_are_cut_by() -> None:
     examples, pairs = [make_example(0, length=40, hints=1)], [make_pair(1, prefix=30, chosen=9, rejected=11)]
     longest, name = max(forward_sizes(examples, pairs, layout="tree"))
     assert (longest, name) == (50, "pair p1 (both sides)")
-    check_plan(TrainSettings(micro_tokens=50), examples=examples, pairs=pairs)
+    check_train_plan(TrainSettings(micro_tokens=50), examples=examples, pairs=pairs)
     assert session_trees(examples, pairs, micro_tokens=50)
     for check in (
-        lambda: check_plan(TrainSettings(micro_tokens=49), examples=examples, pairs=pairs),
+        lambda: check_train_plan(TrainSettings(micro_tokens=49), examples=examples, pairs=pairs),
         lambda: session_trees(examples, pairs, micro_tokens=49),
     ):
         with pytest.raises(ConfigError, match=r"needs 50 tokens in one forward, train.micro_tokens is 49"):

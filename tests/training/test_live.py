@@ -17,25 +17,27 @@ from composer_replication.rollouts.groups import sample_groups
 from composer_replication.training import live as live_module
 from composer_replication.training import world as world_module
 from composer_replication.training.live import LiveStep, check_ids, example_of, few, group_advantages
-from composer_replication.training.vitals import behaviour, num_unresolvable
-from composer_replication.training.world import World, check_trainable, open_world, training_tasks
+from composer_replication.training.rollout_metrics import behaviour, num_unresolvable
+from composer_replication.training.world import TaskSource, check_trainable, open_world, training_tasks
 from tests.training.scripted import careless_sample, live_config, make_live, perfect_sample, renderer, workshop
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
+def world() -> Iterator[TaskSource]:
     with workshop() as opened:
         yield opened
 
 
-def played(world: World, *, step: int = 0, sample: Any = careless_sample, kept: frozenset[str] | None = None, **options: Any) -> LiveStep:
+def played(
+    world: TaskSource, *, step: int = 0, sample: Any = careless_sample, kept: frozenset[str] | None = None, **options: Any
+) -> LiveStep:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live_module, "sample_rollouts", sample)
         return make_live(world, live_config(**options), kept=kept).step(None, step=step)
 
 
 @pytest.fixture(scope="module")
-def made(world: World) -> LiveStep:
+def made(world: TaskSource) -> LiveStep:
     return played(world)
 
 
@@ -62,7 +64,7 @@ def test_each_sampled_message_is_an_action_with_its_groups_advantage(made: LiveS
     assert kinds["mixed"] >= 1
 
 
-def test_flat_groups_count_and_still_give_hint_views(world: World) -> None:
+def test_flat_groups_count_and_still_give_hint_views(world: TaskSource) -> None:
     made = played(world, step=1, groups=8)
     flat = [made.rollouts[i : i + 4] for i in range(0, 32, 4) if len({r.reward for r in made.rollouts[i : i + 4]}) == 1]
     assert flat and made.num_rollouts == 32 == made.facts["rollouts/episodes"]
@@ -88,13 +90,13 @@ def test_views_are_of_the_mistaken_messages_and_hold_no_error(made: LiveStep) ->
         assert "Reminder" in decode(list(view.hint_ids))
 
 
-def test_the_same_seed_and_step_give_the_same_step(world: World, made: LiveStep) -> None:
+def test_the_same_seed_and_step_give_the_same_step(world: TaskSource, made: LiveStep) -> None:
     assert played(world) == made
     other = played(world, step=1)
     assert {r.task_id for r in other.rollouts}.isdisjoint(r.task_id for r in made.rollouts)
 
 
-def test_weights_decide_what_is_made(world: World) -> None:
+def test_weights_decide_what_is_made(world: TaskSource) -> None:
     hint_only = played(world, train={"policy": {"weight": 0.0}})
     assert all(e.hints and not e.actions for e in hint_only.examples)
     policy_only = played(world, train={"hint": {"weight": 0.0}})
@@ -102,7 +104,7 @@ def test_weights_decide_what_is_made(world: World) -> None:
     assert "sites/used" not in policy_only.facts and policy_only.facts["sites/found"] > 0
 
 
-def test_more_sites_than_asked_for_are_drawn_from_and_counted(world: World, made: LiveStep) -> None:
+def test_more_sites_than_asked_for_are_drawn_from_and_counted(world: TaskSource, made: LiveStep) -> None:
     few_sites = played(world, hint_sites=3)
     chosen = {v.site_id for e in few_sites.examples for v in e.hints}
     assert len(chosen) == 3 == few_sites.facts["sites/used"]
@@ -111,7 +113,7 @@ def test_more_sites_than_asked_for_are_drawn_from_and_counted(world: World, made
     assert chosen < set(whole) and chosen != set(whole[:3])
 
 
-def test_the_hints_of_one_message_are_drawn_together(world: World) -> None:
+def test_the_hints_of_one_message_are_drawn_together(world: TaskSource) -> None:
     """One message is one view: drawn apart, its other mistake would be left without its hint."""
     live = make_live(world, live_config(hint_sites=2))
     sites = {
@@ -127,7 +129,7 @@ def test_the_hints_of_one_message_are_drawn_together(world: World) -> None:
         assert len(drawn) == 4 and len(set(turns)) == 2 and all(turns.count(turn) == 2 for turn in turns)
 
 
-def test_hints_of_kinds_that_the_audit_did_not_keep_are_not_given(world: World, made: LiveStep) -> None:
+def test_hints_of_kinds_that_the_audit_did_not_keep_are_not_given(world: TaskSource, made: LiveStep) -> None:
     kinds = [v.kind for e in made.examples for v in e.hints]
     assert len(set(kinds)) == 2 and made.facts["sites/weak"] == 0
     for kind in sorted(set(kinds)):
@@ -137,7 +139,7 @@ def test_hints_of_kinds_that_the_audit_did_not_keep_are_not_given(world: World, 
         assert gated.facts["sites/found"] == made.facts["sites/found"]
 
 
-def test_a_player_without_mistakes_leaves_nothing_to_train_on(world: World) -> None:
+def test_a_player_without_mistakes_leaves_nothing_to_train_on(world: TaskSource) -> None:
     made = played(world, sample=perfect_sample)
     assert made.examples == () and made.num_rollouts == 12
     assert made.facts["rollouts/success"] == 1.0 and made.facts["rollouts/flat"] == 1.0 and made.facts["rollouts/all_failed_groups"] == 0
@@ -155,7 +157,7 @@ def test_ids_that_were_not_sampled_are_an_error(made: LiveStep) -> None:
         example_of(dataclasses.replace(rollout, ids=(*rollout.ids[:-1], last + 1)), advantage=0.5, views=())
 
 
-def test_what_does_not_fit_into_a_forward_is_refused_or_counted(world: World) -> None:
+def test_what_does_not_fit_into_a_forward_is_refused_or_counted(world: TaskSource) -> None:
     with pytest.raises(ConfigError, match="an episode may have 1024 tokens, one forward holds 1000"):
         make_live(world, live_config(train={"micro_tokens": 1000}))
     whole = played(world)
@@ -167,7 +169,7 @@ def test_what_does_not_fit_into_a_forward_is_refused_or_counted(world: World) ->
 # ---- tasks ----
 
 
-def test_only_training_tasks_are_played(world: World) -> None:
+def test_only_training_tasks_are_played(world: TaskSource) -> None:
     made = played(world, groups=12)
     assert all(r.task_id.startswith("workshop-train-") for r in made.rollouts)
     monitor = [make().task_id for make in world.monitor(3, 10)]
@@ -239,7 +241,7 @@ def test_samples_are_one_episode_of_each_group(made: LiveStep) -> None:
 # ---- placebos of the producer ----
 
 
-def test_the_hint_placebo_gives_other_hints_at_the_same_sites(world: World) -> None:
+def test_the_hint_placebo_gives_other_hints_at_the_same_sites(world: TaskSource) -> None:
     true, false = played(world, groups=6), played(world, groups=6, train={"placebo": ("shuffled_hints",)})
     views = {name: {v.site_id: v for e in step.examples for v in e.hints} for name, step in (("true", true), ("false", false))}
     assert len(views["false"]) + false.facts["sites/no_donor"] == len(views["true"])
@@ -251,7 +253,7 @@ def test_the_hint_placebo_gives_other_hints_at_the_same_sites(world: World) -> N
     assert [e.actions for e in false.examples if e.actions] == [e.actions for e in true.examples if e.actions]
 
 
-def test_the_neutral_hint_is_as_long_and_says_nothing(world: World) -> None:
+def test_the_neutral_hint_is_as_long_and_says_nothing(world: TaskSource) -> None:
     true, false = played(world), played(world, train={"placebo": ("neutral_hints",)})
     own = {v.site_id: v for e in true.examples for v in e.hints}
     views = [v for e in false.examples for v in e.hints]
@@ -262,7 +264,7 @@ def test_the_neutral_hint_is_as_long_and_says_nothing(world: World) -> None:
 
 
 @pytest.mark.parametrize("how", ["permuted_rewards", "random_rewards"])
-def test_the_reward_placebo_decides_advantages_and_flatness(world: World, how: str) -> None:
+def test_the_reward_placebo_decides_advantages_and_flatness(world: TaskSource, how: str) -> None:
     true, false = played(world, groups=8), played(world, groups=8, train={"placebo": (how,)})
     assert false.facts["rollouts/success"] == true.facts["rollouts/success"]  # what is shown is what was earned
 
@@ -277,7 +279,7 @@ def test_the_reward_placebo_decides_advantages_and_flatness(world: World, how: s
         assert inside == [None] * 4 or sum(a or 0.0 for a in inside) == pytest.approx(0.0)
 
 
-def test_true_rewards_are_those_of_the_groups(world: World) -> None:
+def test_true_rewards_are_those_of_the_groups(world: TaskSource) -> None:
     makers = world.train(5)
     groups = sample_groups(makers, num_groups=6, size=4, sample=lambda envs, label: careless_sample(
         None, envs, renderer=renderer(), settings=make_live(world).sampling(), author="s", label=label))  # fmt: skip

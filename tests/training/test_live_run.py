@@ -17,24 +17,24 @@ from safetensors.torch import load_file
 from composer_replication.core.codec import read_hints, read_sessions
 from composer_replication.core.errors import ConfigError, DataError, StoppedError
 from composer_replication.core.rundir import RunDir
-from composer_replication.models.load import Student
+from composer_replication.models.load_student import Student
 from composer_replication.report.rollout_sites import NOT_KEPT
-from composer_replication.report.run import run_report
 from composer_replication.report.run_page import run_page
+from composer_replication.report.run_report import run_report
 from composer_replication.rollouts.envs.workshop.demonstrators import say
 from composer_replication.tokens.example import PreferencePair, TrainingExample
-from composer_replication.training import guard as guard_module
 from composer_replication.training import live as live_module
 from composer_replication.training import loop as loop_module
-from composer_replication.training import vitals as vitals_module
-from composer_replication.training.journal import Journal
+from composer_replication.training import rollback as guard_module
+from composer_replication.training import rollout_metrics as vitals_module
+from composer_replication.training.batch_sampler import Sampler
 from composer_replication.training.loop import train
 from composer_replication.training.reference import frozen
 from composer_replication.training.rewards import sampled_spans, start_kl
-from composer_replication.training.sampler import Sampler
+from composer_replication.training.rollout_metrics import Drift, drift
+from composer_replication.training.run_logger import RunLogger
 from composer_replication.training.state import make_trainer
-from composer_replication.training.vitals import Drift, drift
-from composer_replication.training.world import World
+from composer_replication.training.world import TaskSource
 from tests.training.scripted import careless_sample, live_config, make_live, perfect_sample, scripted, tiny_student, workshop
 from tests.training.small_student import make_config, make_example, make_pair, make_run, make_student
 from tests.training.test_resume import same
@@ -44,7 +44,7 @@ PAIRS = [make_pair(i) for i in range(4)]
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
+def world() -> Iterator[TaskSource]:
     with workshop() as opened:
         yield opened
 
@@ -55,7 +55,7 @@ def played_by_the_careless(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def go(
-    folder: Path, world: World, *, run: RunDir | None = None, train_settings: dict[str, Any] | None = None, **options: Any
+    folder: Path, world: TaskSource, *, run: RunDir | None = None, train_settings: dict[str, Any] | None = None, **options: Any
 ) -> tuple[Any, Student]:
     """Train the tiny student; (result, student)."""
     config = live_config(train=train_settings, groups=3, group_size=3)
@@ -87,7 +87,7 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[TrainingExample], li
     return seen
 
 
-def test_a_step_is_rollouts_anchors_and_pairs(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_is_rollouts_anchors_and_pairs(tmp_path: Path, world: TaskSource, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = spy(monkeypatch)
     preference = {"weight": 1.0, "batch_pairs": 3, "batch_anchors": 2}
     result, _ = go(tmp_path, world, train_settings={"steps": 1, "preference": preference}, examples=ANCHORED, pairs=PAIRS)
@@ -98,7 +98,7 @@ def test_a_step_is_rollouts_anchors_and_pairs(tmp_path: Path, world: World, monk
         assert len(imported) == 2 and all(e.anchored and not e.hints and not e.trained for e in imported)
 
 
-def test_imported_examples_come_back_with_a_weight_of_lm_ce(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_imported_examples_come_back_with_a_weight_of_lm_ce(tmp_path: Path, world: TaskSource, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = spy(monkeypatch)
     logs = [make_example(i, hints=i % 2) for i in range(6)]
     result, _ = go(tmp_path, world, train_settings={"steps": 1, "lm_ce": {"weight": 1.0}, "batch_examples": 4}, examples=logs)
@@ -118,7 +118,7 @@ def test_the_policy_needs_an_environment_and_a_run_needs_something(tmp_path: Pat
 # ---- what is written ----
 
 
-def test_the_page_of_a_live_run_shows_its_rollouts_token_by_token_under_their_hints(tmp_path: Path, world: World) -> None:
+def test_the_page_of_a_live_run_shows_its_rollouts_token_by_token_under_their_hints(tmp_path: Path, world: TaskSource) -> None:
     result, _ = go(tmp_path, world, train_settings={"steps": 1}, examples=ANCHORED, pairs=PAIRS)
     view = run_report(result.run.path)
     ids = list(view["watched"]["sites"])
@@ -133,7 +133,7 @@ def test_the_page_of_a_live_run_shows_its_rollouts_token_by_token_under_their_hi
     assert all(own["message"]["role"] == "assistant" and own["message"]["blocks"] for own in view["rollout_sites"])
 
 
-def test_a_live_run_writes_facts_samples_and_tables(tmp_path: Path, world: World) -> None:
+def test_a_live_run_writes_facts_samples_and_tables(tmp_path: Path, world: TaskSource) -> None:
     result, _ = go(tmp_path, world, train_settings={"steps": 5, "health": {"monitor_tasks": 5, "monitor_every": 3, "kl_episodes": 4}})
     run: RunDir = result.run
     lines = run.metrics()
@@ -154,7 +154,7 @@ def test_a_live_run_writes_facts_samples_and_tables(tmp_path: Path, world: World
 # ---- resume ----
 
 
-def test_a_resumed_live_run_repeats_the_killed_one(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_live_run_repeats_the_killed_one(tmp_path: Path, world: TaskSource, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the real sampler, whose ids depend on the weights: they move by the imported examples, as a random student makes no mistakes."""
     monkeypatch.undo()
     logs = [make_example(i, hints=0) for i in range(4)]
@@ -196,7 +196,7 @@ def test_a_resumed_live_run_repeats_the_killed_one(tmp_path: Path, world: World,
     assert (resumed.path / "samples" / "step_000004.jsonl").read_bytes() == (whole.path / "samples" / "step_000004.jsonl").read_bytes()
 
 
-def test_a_resumed_run_watches_the_sites_it_began_with(tmp_path: Path, world: World) -> None:
+def test_a_resumed_run_watches_the_sites_it_began_with(tmp_path: Path, world: TaskSource) -> None:
     def interrupt(line: dict[str, Any]) -> None:
         if line["step"] == 3:
             raise KeyboardInterrupt
@@ -210,7 +210,9 @@ def test_a_resumed_run_watches_the_sites_it_began_with(tmp_path: Path, world: Wo
     assert first and [row["site_id"] for row in first] == [row["site_id"] for row in last]
 
 
-def test_a_run_killed_while_it_chooses_what_to_watch_chooses_again(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_killed_while_it_chooses_what_to_watch_chooses_again(
+    tmp_path: Path, world: TaskSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first mistakes come after the first checkpoint, so the resumed run does not begin anew."""
 
     def late(model: Any, envs: Any, *, label: str = "", **how: Any) -> Any:
@@ -231,7 +233,7 @@ def test_a_run_killed_while_it_chooses_what_to_watch_chooses_again(tmp_path: Pat
     assert [step for step, _ in run.token_tables()] == [2, 3]
 
 
-def test_other_rollouts_are_another_run(tmp_path: Path, world: World) -> None:
+def test_other_rollouts_are_another_run(tmp_path: Path, world: TaskSource) -> None:
     result, _ = go(tmp_path, world, train_settings={"steps": 2})
     config = live_config(train={"steps": 2}, groups=4, group_size=3)
     with pytest.raises(ConfigError, match=r"rollouts\.groups: 3 -> 4"):
@@ -247,7 +249,7 @@ def planted(values: list[float]) -> Callable[..., Drift]:
     return lambda *a, **k: Drift(kl=left.pop(0), entropy=1.0, tokens=9)
 
 
-def test_a_broken_rule_puts_the_last_good_weights_back(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_rule_puts_the_last_good_weights_back(tmp_path: Path, world: TaskSource, monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints after 2 steps (good) and 4 (past half of the limit); the rule breaks before the fifth step."""
     monkeypatch.setattr(guard_module, "drift", planted([0.0, 0.01, 0.02, 0.02, 0.1, 0.2, 0.5]))
     config = live_config(train={"steps": 9, "keep_checkpoints": 1}, groups=2)
@@ -269,7 +271,7 @@ def test_a_broken_rule_puts_the_last_good_weights_back(tmp_path: Path, world: Wo
     assert [e.get("health/kl") for e in kept] == [None, 0.02, 0.2]  # of the weights that were written, not of those before
 
 
-def test_the_start_is_good_where_nothing_else_is(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_start_is_good_where_nothing_else_is(tmp_path: Path, world: TaskSource, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard_module, "drift", planted([0.0, 0.2, 0.2, 0.2, 0.2, 0.4]))
     config = live_config(train={"steps": 9}, groups=2)
     run, student = make_run(tmp_path, config), tiny_student()
@@ -278,7 +280,7 @@ def test_the_start_is_good_where_nothing_else_is(tmp_path: Path, world: World, m
     assert all_equal(weights(student), weights(tiny_student())) and [step for step, _ in run.checkpoints()] == [0]
 
 
-def test_weights_that_break_a_rule_never_become_a_checkpoint(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_break_a_rule_never_become_a_checkpoint(tmp_path: Path, world: TaskSource, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those of the last step, which no further rollouts would look at."""
     monkeypatch.setattr(guard_module, "drift", planted([0.0, 0.01, 0.02, 0.02, 0.03, 0.9]))
     config = live_config(groups=2)
@@ -288,7 +290,7 @@ def test_weights_that_break_a_rule_never_become_a_checkpoint(tmp_path: Path, wor
     assert [step for step, _ in run.checkpoints()] == [0, 2] and len(run.metrics()) == 4
 
 
-def test_a_monitor_that_falls_stops_the_run(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_monitor_that_falls_stops_the_run(tmp_path: Path, world: TaskSource, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[str, ...]] = []
 
     def sample(model: Any, envs: Any, *, label: str = "", **how: Any) -> Any:
@@ -333,12 +335,12 @@ def test_so_many_pairs_as_asked_for() -> None:
     assert len(pairs) == 3
 
 
-def test_the_kl_of_the_reward_is_measured_to_the_start_and_not_to_the_policy(world: World, tmp_path: Path) -> None:
+def test_the_kl_of_the_reward_is_measured_to_the_start_and_not_to_the_policy(world: TaskSource, tmp_path: Path) -> None:
     """To the live weights it would be about 0 however far the policy has come: a penalty that penalises nothing."""
     config = live_config(train={"policy": {"weight": 1.0, "kl": 0.1}})
     student = tiny_student()
     trainer = make_trainer(config, student=student, accelerator=Accelerator())
-    journal = Journal(run=make_run(tmp_path, config), main=True)
+    journal = RunLogger(run=make_run(tmp_path, config), main=True)
     guard = guard_module.Guard.of(trainer, live=make_live(world, config), journal=journal)
     made = make_live(world, config).step(None, step=0, kl=guard.start_kl)
     start = frozen(student)
@@ -351,7 +353,7 @@ def test_the_kl_of_the_reward_is_measured_to_the_start_and_not_to_the_policy(wor
     assert any(abs(to_start[name] - to_policy[name]) > 1.0 for name in to_start)
 
 
-def test_drift_is_the_kl_of_the_student_to_its_start_and_the_students_entropy(world: World) -> None:
+def test_drift_is_the_kl_of_the_student_to_its_start_and_the_students_entropy(world: TaskSource) -> None:
     """Turned, or with the start's entropy, the numbers that stop a run would be those of another model."""
     made = make_live(world, live_config(groups=2, group_size=2)).step(None, step=0)
     student = tiny_student()
@@ -374,7 +376,7 @@ def test_drift_is_the_kl_of_the_student_to_its_start_and_the_students_entropy(wo
     assert (found.kl, found.entropy) == (pytest.approx(kl / tokens, rel=1e-4), pytest.approx(entropy / tokens, rel=1e-4))
 
 
-def test_drift_is_measured_on_episodes_of_the_whole_step(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
+def test_drift_is_measured_on_episodes_of_the_whole_step(monkeypatch: pytest.MonkeyPatch, world: TaskSource) -> None:
     """Rollouts stand group by group: the first few are of one or two tasks, and say little of the others."""
     made = make_live(world, live_config(groups=3, group_size=4)).step(None, step=0)
     seen: list[str] = []

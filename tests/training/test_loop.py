@@ -13,18 +13,18 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from composer_replication.core.config.student import LoraSettings, StudentSettings
+from composer_replication.core.config.student_settings import LoraSettings, StudentSettings
 from composer_replication.core.errors import AlignmentError, ConfigError, DataError, StoppedError
 from composer_replication.losses.channel import CHANNELS, Channel, ChannelLoss
 from composer_replication.losses.divergence import jsd
 from composer_replication.losses.fused import fused_divergence
 from composer_replication.losses.total import total_loss
-from composer_replication.models.load import Student, load_student
+from composer_replication.models.load_student import Student, load_student
 from composer_replication.tokens.batch import count, micro_batches
 from composer_replication.tokens.example import PreferencePair
 from composer_replication.training.loop import train
 from composer_replication.training.state import Trainer
-from composer_replication.training.step import accumulate, measure, train_step
+from composer_replication.training.step import accumulate, measure_channels, train_step
 from tests.training.small_student import (
     WordTokenizer,
     gradients,
@@ -342,8 +342,8 @@ def test_measuring_never_mixes_devices() -> None:
     attached = ChannelLoss(name="hint", values=hidden.square().sum(-1), tokens=2, global_units=2)
     detached = dataclasses.replace(attached, name="lm_ce", values=torch.ones(4, device="meta"))
     sums = torch.zeros(len(CHANNELS), 3, dtype=torch.float64, device="meta")
-    measure(sums, [attached, detached], [unused, hidden])
-    measure(sums, [attached], [unused])
+    measure_channels(sums, [attached, detached], [unused, hidden])
+    measure_channels(sums, [attached], [unused])
     total = total_loss([attached, detached], {"lm_ce": 1.0, "hint": 2.0})
     total.backward()
     assert sums.device.type == total.device.type == "meta" and hidden.grad is not None
@@ -352,7 +352,7 @@ def test_measuring_never_mixes_devices() -> None:
 def test_what_is_measured_of_a_channel() -> None:
     sums, hidden = torch.zeros(len(CHANNELS), 3, dtype=torch.float64), torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
     part = ChannelLoss(name="hint", values=hidden.square().sum(-1), tokens=7, global_units=4)
-    measure(sums, [part, part], [torch.zeros(1, requires_grad=True), hidden])
+    measure_channels(sums, [part, part], [torch.zeros(1, requires_grad=True), hidden])
     # mean = 30 / 4, gradient = hidden / 2, squared norm = 30 / 4
     assert dict(zip(CHANNELS, sums.tolist(), strict=True)) == {**{name: [0, 0, 0] for name in CHANNELS}, "hint": [14, 15, 15]}
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from composer_replication.core.config.train import PolicySettings
+from composer_replication.core.config.train_settings import PolicySettings
 from composer_replication.tokens.batch import collate, micro_batches
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.training.channels import channel_losses

@@ -9,16 +9,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from composer_replication.core.config.train import TrainSettings
+from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import ConfigError, StoppedError
 from composer_replication.losses.channel import CHANNELS
 from composer_replication.tokens.batch import micro_batches
+from composer_replication.training.batch_sampler import Sampler, share
 from composer_replication.training.health import ChannelStep, Health
 from composer_replication.training.identity import data_sha256, weights_sha256
 from composer_replication.training.optimiser import learning_rate, make_optimiser
-from composer_replication.training.plan import check_plan, forward_sizes
-from composer_replication.training.sampler import Sampler, share
-from composer_replication.training.watch import watched
+from composer_replication.training.plan import check_train_plan, forward_sizes
+from composer_replication.training.token_probe import probe_examples
 from tests.training.small_student import make_example, make_pair, small_model
 
 # ---- sampler ----
@@ -63,11 +63,11 @@ def test_one_example_a_step_is_refused_where_it_cannot_feed_both_channels() -> N
     mixed = [make_example(0, hints=1), make_example(1, hints=0)]
     for examples in (mixed, [make_example(0, hints=1), make_example(1, hints=1, lm=False)]):
         with pytest.raises(ConfigError, match="batch_examples = 1") as caught:
-            check_plan(TrainSettings(batch_examples=1), examples=examples)
+            check_train_plan(TrainSettings(batch_examples=1), examples=examples)
         assert "train.batch_examples = 2" in caught.value.fix
-        check_plan(TrainSettings(batch_examples=2), examples=examples)
+        check_train_plan(TrainSettings(batch_examples=2), examples=examples)
     for alike in (mixed[:1], mixed[1:], [make_example(0), make_example(1)]):
-        check_plan(TrainSettings(batch_examples=1), examples=alike)
+        check_train_plan(TrainSettings(batch_examples=1), examples=alike)
         drawn = [e.id for step in range(len(alike)) for e in Sampler(examples=alike, batch_examples=1, seed=1).step(step)[0]]
         assert sorted(drawn) == [e.id for e in alike]
 
@@ -81,12 +81,12 @@ def test_an_item_that_does_not_fit_is_named_before_the_run(lengths: list[int], h
     if not examples and not pairs:
         return
     longest, name = max(forward_sizes(examples, pairs))
-    check_plan(TrainSettings(micro_tokens=longest, layout="rows"), examples=examples, pairs=pairs)
+    check_train_plan(TrainSettings(micro_tokens=longest, layout="rows"), examples=examples, pairs=pairs)
     assert micro_batches(examples, pairs, micro_tokens=longest)
     with pytest.raises(ConfigError):
         micro_batches(examples, pairs, micro_tokens=longest - 1)
     with pytest.raises(ConfigError, match=rf"needs {longest} tokens in one forward, train.micro_tokens is {longest - 1}") as caught:
-        check_plan(TrainSettings(micro_tokens=longest - 1, layout="rows"), examples=examples, pairs=pairs)
+        check_train_plan(TrainSettings(micro_tokens=longest - 1, layout="rows"), examples=examples, pairs=pairs)
     assert name in str(caught.value) and "build.max_tokens" in caught.value.fix and f"train.micro_tokens = {longest}" in caught.value.fix
 
 
@@ -209,5 +209,5 @@ def test_hashes_see_every_token_and_every_bit() -> None:
 
 def test_watched_sites_take_kinds_in_turn() -> None:
     examples = [make_example(i, hints=1) for i in range(20)]
-    assert [e.id for e in watched(examples, num_sites=3)] == ["e0", "e1", "e2"]
-    assert watched([make_example(0, hints=0)]) == []
+    assert [e.id for e in probe_examples(examples, num_sites=3)] == ["e0", "e1", "e2"]
+    assert probe_examples([make_example(0, hints=0)]) == []

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from composer_replication.core.config.train import HealthSettings
+from composer_replication.core.config.train_settings import HealthSettings
 from composer_replication.core.errors import StoppedError
 from composer_replication.training.health import PolicyHealth
 

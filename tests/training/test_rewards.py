@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from composer_replication.core.config.train import HealthSettings, PolicySettings
+from composer_replication.core.config.train_settings import HealthSettings, PolicySettings
 from composer_replication.core.errors import AlignmentError, ConfigError
 from composer_replication.rollouts.groups import Group, Groups, advantages, fresh, scaled_advantages
 from composer_replication.rollouts.sampler import sample_rollouts
@@ -20,17 +20,17 @@ from composer_replication.training.health import PolicyHealth
 from composer_replication.training.live import LiveStep
 from composer_replication.training.reference import frozen
 from composer_replication.training.rewards import scores, start_kl
-from composer_replication.training.world import World
+from composer_replication.training.world import TaskSource
 from tests.training.scripted import careless_sample, live_config, make_live, renderer, tiny_student, workshop
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
+def world() -> Iterator[TaskSource]:
     with workshop() as opened:
         yield opened
 
 
-def played(world: World, *, sample: Any = careless_sample, step: int = 0, kl: Any = None, **options: Any) -> LiveStep:
+def played(world: TaskSource, *, sample: Any = careless_sample, step: int = 0, kl: Any = None, **options: Any) -> LiveStep:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live_module, "sample_rollouts", sample)
         return make_live(world, live_config(**options)).step(None, step=step, kl=kl)
@@ -53,7 +53,7 @@ def test_advantages_by_convention() -> None:
 
 
 @pytest.mark.parametrize("objective", ["dr_grpo", "grpo", "dapo", "gspo", "cispo"])
-def test_the_objective_decides_what_an_advantage_is(world: World, objective: str) -> None:
+def test_the_objective_decides_what_an_advantage_is(world: TaskSource, objective: str) -> None:
     made = played(world, train={"policy": {"weight": 1.0, "objective": objective}})
     found, how = weighed(made), advantages if objective == "dr_grpo" else scaled_advantages
     mixed = [g for g in groups_of(made) if len({r.reward for r in g}) > 1]
@@ -63,7 +63,7 @@ def test_the_objective_decides_what_an_advantage_is(world: World, objective: str
         assert [found[r.session.id] for r in group] == pytest.approx(list(expected))
 
 
-def test_invalid_calls_cost_and_length_costs_and_success_stays_what_it_was(world: World) -> None:
+def test_invalid_calls_cost_and_length_costs_and_success_stays_what_it_was(world: TaskSource) -> None:
     plain = played(world)
     policy: dict[str, Any] = {"weight": 1.0, "behaviours": {"invalid_calls": 0.25}, "length": {"weight": 0.01}}
     shaped = played(world, train={"policy": policy})
@@ -78,7 +78,7 @@ def test_invalid_calls_cost_and_length_costs_and_success_stays_what_it_was(world
     assert len(weighed(shaped)) > len(weighed(plain))  # a group of equal rewards may differ in what it took
 
 
-def test_the_longer_of_two_successes_is_worth_less(world: World) -> None:
+def test_the_longer_of_two_successes_is_worth_less(world: TaskSource) -> None:
     rollout = next(r for r in played(world).rollouts if r.reward == 1.0)
     turns = rollout.session.turns
     longer = replace(
@@ -92,7 +92,7 @@ def test_the_longer_of_two_successes_is_worth_less(world: World) -> None:
     assert worth["longer"] < worth[rollout.session.id] < 1.0
 
 
-def test_k1_is_the_sum_of_log_ratios_to_the_start_and_is_taken_off(world: World) -> None:
+def test_k1_is_the_sum_of_log_ratios_to_the_start_and_is_taken_off(world: TaskSource) -> None:
     student = tiny_student()
     options = Sampling(max_new_tokens=8, max_context_tokens=1024, seed=3)
     envs = [make() for make, _ in zip(world.train(5), range(3), strict=False)]
@@ -118,7 +118,7 @@ def test_k1_is_the_sum_of_log_ratios_to_the_start_and_is_taken_off(world: World)
         scores(rollouts, PolicySettings(kl=0.1), count=len)
 
 
-def test_the_step_measures_kl_only_where_it_is_part_of_the_reward(world: World) -> None:
+def test_the_step_measures_kl_only_where_it_is_part_of_the_reward(world: TaskSource) -> None:
     asked: list[int] = []
 
     def kl(rollouts: Any) -> dict[str, float]:
@@ -143,7 +143,7 @@ def aged(*versions: int) -> Any:
     return sample
 
 
-def test_stale_rollouts_are_not_trained_on_and_counted(world: World) -> None:
+def test_stale_rollouts_are_not_trained_on_and_counted(world: TaskSource) -> None:
     whole = played(world, step=4)
     assert all(r.version == 4 for r in whole.rollouts) and whole.facts["rollouts/stale"] == 0
     made = played(world, step=4, sample=aged(4, 3, 2, 3))
@@ -159,7 +159,7 @@ def test_stale_rollouts_are_not_trained_on_and_counted(world: World) -> None:
     assert unknown.facts["rollouts/stale"] == 12 and unknown.examples == () and unknown.num_rollouts == 0
 
 
-def test_a_group_of_one_has_no_difference(world: World) -> None:
+def test_a_group_of_one_has_no_difference(world: TaskSource) -> None:
     four = played(world).rollouts[:4]
     group = Group("t", tuple(replace(r, version=v) for r, v in zip(four, (0, 0, 0, 5), strict=True)))
     assert fresh(Groups(groups=(group,), flat=(), num_extra=0), now=5, max_staleness=1).rollouts == ()
@@ -187,6 +187,6 @@ def test_a_run_whose_environment_fails_is_stopped_by_name() -> None:
     assert "failed or hung in 60% of the rollouts, 2 steps in a row" in breach.words  # pyright: ignore[reportOptionalMemberAccess]
 
 
-def test_a_behaviour_of_no_name_is_refused_before_the_first_step(world: World) -> None:
+def test_a_behaviour_of_no_name_is_refused_before_the_first_step(world: TaskSource) -> None:
     with pytest.raises(ConfigError, match="no behaviour 'politeness'"):
         make_live(world, live_config(train={"policy": {"weight": 1.0, "behaviours": {"politeness": 1.0}}}))

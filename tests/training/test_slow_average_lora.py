@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from composer_replication.core.config.student import LoraSettings, StudentSettings
+from composer_replication.core.config.student_settings import LoraSettings, StudentSettings
 from composer_replication.core.errors import DataError
-from composer_replication.models.load import Student, load_student
+from composer_replication.models.load_student import Student, load_student
 from composer_replication.tokens.batch import count, micro_batches
 from composer_replication.training.checkpoint import load_extra
 from composer_replication.training.loop import train

@@ -10,8 +10,8 @@ import torch
 from composer_replication.rollouts.envs.workshop.demonstrators import Habits
 from composer_replication.rollouts.envs.workshop.lessons import Reckoner, make_lesson
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.training.warmup.run import COPY_LENGTH, Plan, copies, mean_loss, warm_up
 from composer_replication.training.warmup.tokenizer import FAMILY, workshop_tokenizer
+from composer_replication.training.warmup.warm_up import COPY_LENGTH, WarmUpSettings, copies, mean_loss, warm_up
 
 LESSONS = [make_lesson(f"unseen:{i}", habits=Habits(), tests=Reckoner()) for i in range(60)]
 
@@ -53,9 +53,9 @@ def test_copies_are_said_twice_and_only_the_second_is_trained() -> None:
 
 
 def test_the_same_seed_gives_the_same_student_and_it_learns_the_lessons(tokenizer: object) -> None:
-    plan = Plan(steps=12, lessons=4, ramp=4, copy_steps=6, seed=3)
+    plan = WarmUpSettings(steps=12, lessons=4, ramp=4, copy_steps=6, seed=3)
     first, second = (warm_up(tokenizer, plan=plan) for _ in range(2))
-    other = warm_up(tokenizer, plan=Plan(steps=12, lessons=4, ramp=4, copy_steps=6, seed=4))
+    other = warm_up(tokenizer, plan=WarmUpSettings(steps=12, lessons=4, ramp=4, copy_steps=6, seed=4))
     same = [torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True)]
     assert all(same) and not all(torch.equal(a, b) for a, b in zip(first.parameters(), other.parameters(), strict=True))
     assert 400_000 <= sum(p.numel() for p in first.parameters()) <= 800_000
@@ -64,11 +64,11 @@ def test_the_same_seed_gives_the_same_student_and_it_learns_the_lessons(tokenize
 def test_only_what_the_player_says_is_trained(tokenizer: object) -> None:
     """Moving a token that the environment wrote must not be rewarded: its logits get no gradient."""
     from composer_replication.models.tiny import make_tiny
-    from composer_replication.training.warmup.run import _batches
+    from composer_replication.training.warmup.warm_up import _batches
 
     model = make_tiny(tokenizer, seed=0)
     renderer = Renderer.for_tokenizer(tokenizer)
-    rows = next(_batches(renderer, Plan(lessons=2, seed=1)))
+    rows = next(_batches(renderer, WarmUpSettings(lessons=2, seed=1)))
     for row in rows:
         text = [renderer.codec.decode(row.ids[a:b]) for a, b in row.trained]
         assert all(t.endswith("<|im_end|>") and ("<tool_call>" in t or t.startswith("Done.")) for t in text)

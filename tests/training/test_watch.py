@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from composer_replication.core.config.hint import HintSettings
-from composer_replication.training import watch
+from composer_replication.core.config.hint_settings import HintSettings
+from composer_replication.training import token_probe as watch
 from composer_replication.training.reference import Reference
 from tests.training.small_student import make_example, make_student
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from composer_replication.core.config.root import Config
 from composer_replication.losses.channel import CHANNELS, Channel
-from composer_replication.models.load import Student
-from composer_replication.tokens.example import Action, HintView, PreferencePair, Span, TrainingExample
+from composer_replication.models.load_student import Student
+from composer_replication.tokens.example import HintView, PreferencePair, SampledMessage, Span, TrainingExample
 from composer_replication.training.health import ChannelStep
 from composer_replication.training.packing import Micro, micros_of, session_trees
 from composer_replication.training.state import Trainer
@@ -42,7 +42,7 @@ def make_session(number: int, *, turns: int = 6, repeated: bool = False) -> Sess
     ids: tuple[int, ...] = draw(3, 6)
     trained: list[Span] = []
     anchored: list[Span] = []
-    actions: list[Action] = []
+    actions: list[SampledMessage] = []
     views: list[tuple[int, tuple[int, ...], Span]] = []
     pairs: list[PreferencePair] = []
     for turn in range(turns):
@@ -58,7 +58,9 @@ def make_session(number: int, *, turns: int = 6, repeated: bool = False) -> Sess
         if kind in ("hint", "both"):
             views.append((at, draw(2, 5), span))
         if kind == "action":
-            actions.append(Action(span=span, logprobs=tuple(-3.5 + rng.gauss(0, 0.3) for _ in body), advantage=rng.choice((-0.5, 0.75))))
+            actions.append(
+                SampledMessage(span=span, logprobs=tuple(-3.5 + rng.gauss(0, 0.3) for _ in body), advantage=rng.choice((-0.5, 0.75)))
+            )
         if kind in ("pair", "both"):
             name, chosen = f"s{number}:{turn}", draw(2, 5)
             prefix = ids[:a] if pairs else draw(2, 3) + ids[:a]

@@ -11,19 +11,19 @@ from typing import Any
 from composer_replication.cli.build_split import split_counts
 from composer_replication.cli.build_text import lost_channel, show_build
 from composer_replication.cli.flags import Common
-from composer_replication.cli.gate import kept_kinds, say_gate
+from composer_replication.cli.hint_gate import kept_kinds, say_gate
 from composer_replication.cli.job import Job, open_job
-from composer_replication.cli.student import FOLDER, make_tokenizer
+from composer_replication.cli.student_tokenizer import FOLDER, make_tokenizer
 from composer_replication.core.codec import read_anchors, read_hints, read_preferences, read_sessions, read_sites
-from composer_replication.core.config.data import HeldOutSettings
+from composer_replication.core.config.data_settings import HeldOutSettings
 from composer_replication.core.files import save_folder
 from composer_replication.core.rundir import sha256_of
-from composer_replication.tokens.artefact import report, tally, write_dataset
+from composer_replication.tokens.artefact import build_report, count_items, write_dataset
 from composer_replication.tokens.dataset import Item, build_examples
 from composer_replication.tokens.renderer import Renderer
 
 
-def build(*, common: Common = Common()) -> int:
+def build_command(*, common: Common = Common()) -> int:
     """Token sequences for the student: sessions, sites, hints, preferences and anchors -> examples/."""
     job = open_job(common)
     hints = job.need_fresh(job.hints, verb="hints") if job.sites.exists() else job.hints  # before the sites: it speaks for both
@@ -36,8 +36,8 @@ def build(*, common: Common = Common()) -> int:
     renderer = Renderer.for_tokenizer(tokenizer, family=job.config.student.template)
     if job.dry_run:
         counts: Counter[str] = Counter()
-        deque(tally(_items(job, renderer, kept, held_out), into=counts), maxlen=0)
-        done = report(counts)
+        deque(count_items(_items(job, renderer, kept, held_out), into=counts), maxlen=0)
+        done = build_report(counts)
     else:
         tokenizer.chat_template = renderer.template  # what the student is trained on is what it must be served with
         save_folder(job.examples / FOLDER, tokenizer.save_pretrained)

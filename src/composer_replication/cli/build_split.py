@@ -8,7 +8,7 @@ from typing import Any
 
 from composer_replication.cli.job import Job
 from composer_replication.core.codec import read_sessions
-from composer_replication.core.config.data import HeldOutSettings
+from composer_replication.core.config.data_settings import HeldOutSettings
 from composer_replication.core.errors import ConfigError
 from composer_replication.tokens.split import is_held_out, smallest_fraction, split_unit
 

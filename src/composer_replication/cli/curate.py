@@ -17,13 +17,13 @@ from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.site import Preference
 from composer_replication.data.curate.curator import LEAKS, Curator, Dropped
 from composer_replication.data.curate.data_juicer import DataJuicer, curate_with
-from composer_replication.data.curate.export import rows_of
-from composer_replication.data.curate.pair import Pair, pairs_of
+from composer_replication.data.curate.pair import Pair, session_pairs
+from composer_replication.data.curate.pair_export import export_rows
 from composer_replication.data.curate.recipe import DUPLICATES, load_recipe
 from composer_replication.tokens.split import is_held_out
 
 
-def curate(*, check: bool = False, common: Common = Common()) -> int:
+def curate_command(*, check: bool = False, common: Common = Common()) -> int:
     """Keep the pairs that are fit to train on: preferences.jsonl -> curated.jsonl, dropped.jsonl, curate.json.
 
     Parameters
@@ -69,7 +69,7 @@ def _write(job: Job, kept: list[Pair], out: list[Dropped], report: dict[str, Any
     write_lines(dropped, map(asdict, out))
     write_json(about, report)
     for path in rows:
-        write_lines(path, rows_of(kept))
+        write_lines(path, export_rows(kept))
 
 
 def _pairs(job: Job) -> Iterator[Pair]:
@@ -83,7 +83,7 @@ def _pairs(job: Job) -> Iterator[Pair]:
             if session.id not in held:
                 held[session.id] = is_held_out(session, settings=settings)
             if held[session.id] == held_out and session.id in by_session:
-                yield from pairs_of(session, by_session[session.id], held_out=held_out)
+                yield from session_pairs(session, by_session[session.id], held_out=held_out)
     if strange := sorted(by_session.keys() - held.keys()):
         raise DataError(f"{len(strange)} pairs of sessions that are not here, e.g. {strange[0]}", where=str(job.preferences))
 

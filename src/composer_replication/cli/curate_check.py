@@ -8,7 +8,7 @@ from typing import Any
 
 from composer_replication.cli.job import Job
 from composer_replication.core.codec import read_answers, read_sessions
-from composer_replication.data.replay.agree import Place, weigh_place
+from composer_replication.data.replay.agree import AnsweredTurn, weigh_place
 from composer_replication.data.replay.ask import failed_turns, place_of
 from composer_replication.data.replay.checks import LeftOut, NullTest, leave_one_out, null_test
 from composer_replication.data.replay.gather import lookup
@@ -30,7 +30,7 @@ def check(job: Job) -> dict[str, Any]:
     return {"null_test": told, "left_out": [asdict(one) for one in left_out], "left_out_min_families": enough}
 
 
-def _places(job: Job, *, min_confidence: float) -> list[Place]:
+def _places(job: Job, *, min_confidence: float) -> list[AnsweredTurn]:
     ask = lookup(read_answers(job.answers), min_confidence=min_confidence)
     places = []
     for session in read_sessions(job.sessions):

@@ -10,22 +10,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from composer_replication.cli.build import build
+from composer_replication.cli.build import build_command
 from composer_replication.cli.demo_controls import Controls
 from composer_replication.cli.demo_settings import AFTER, CONTROLS, SETTINGS, STEPS
 from composer_replication.cli.demo_stages import Stages
-from composer_replication.cli.demo_student import NUM_LOGS, STUDENT, check_flags, check_folder, record, shipped, warm_up
+from composer_replication.cli.demo_student import NUM_LOGS, STUDENT, check_flags, check_folder, record_sessions, shipped, warm_up_student
 from composer_replication.cli.demo_text import command, summary
-from composer_replication.cli.evaluate import evaluate
+from composer_replication.cli.evaluate import evaluate_command
 from composer_replication.cli.flags import Common, dotted_settings
-from composer_replication.cli.hints import hints
-from composer_replication.cli.ingest import ingest
+from composer_replication.cli.hints import hints_command
+from composer_replication.cli.ingest import ingest_command
 from composer_replication.cli.job import open_job
 from composer_replication.cli.problems import UsageError
-from composer_replication.cli.replay import replay
-from composer_replication.cli.report import report
-from composer_replication.cli.sites import sites
-from composer_replication.cli.train import train
+from composer_replication.cli.replay import replay_command
+from composer_replication.cli.report import report_command
+from composer_replication.cli.sites import sites_command
+from composer_replication.cli.train import train_command
 from composer_replication.core.errors import need
 from composer_replication.core.files import make_work, write_text
 from composer_replication.core.rundir import remove_run
@@ -33,7 +33,7 @@ from composer_replication.core.rundir import remove_run
 FOLDER = Path("demo")
 
 
-def demo(*, from_scratch: bool = False, logs_only: bool = False, logs: int = NUM_LOGS, common: Common = Common()) -> int:
+def demo_command(*, from_scratch: bool = False, logs_only: bool = False, logs: int = NUM_LOGS, common: Common = Common()) -> int:
     """From logs to a table with a placebo: three to four minutes on two cores, no network, no GPU. Writes demo/ (-o for another folder).
 
     Parameters
@@ -67,8 +67,8 @@ def demo(*, from_scratch: bool = False, logs_only: bool = False, logs: int = NUM
     student = folder / "student" if from_scratch else shipped(STUDENT)
     write_text(config, SETTINGS.format(seed=job.config.seed, student=student.absolute().as_posix(), steps=STEPS))
     if from_scratch:
-        warm_up(job, student)
-    recorded = record(job, student, folder / "logs", num_sessions=logs)
+        warm_up_student(job, student)
+    recorded = record_sessions(job, student, folder / "logs", num_sessions=logs)
     if logs_only:
         return job.finish(recorded, wrote=[folder / "logs", config], next_command=f"{command()} ingest -c {config}")
     stages = Stages(job=job, config=config, common=common)
@@ -81,11 +81,11 @@ def _run(stages: Stages, folder: Path, *, start: float) -> int:
     for name in (AFTER, *CONTROLS):  # what an earlier demo left; other runs stay
         remove_run(runs / name)
     first: list[tuple[str, Callable[[Common], int]]] = [
-        ("ingest", lambda common: ingest(common=common)),
-        ("sites", lambda common: sites(common=common)),
-        ("hints --audit", lambda common: hints(audit=True, common=common)),
-        ("replay", lambda common: replay(common=common)),
-        ("build", lambda common: build(common=common)),
+        ("ingest", lambda common: ingest_command(common=common)),
+        ("sites", lambda common: sites_command(common=common)),
+        ("hints --audit", lambda common: hints_command(audit=True, common=common)),
+        ("replay", lambda common: replay_command(common=common)),
+        ("build", lambda common: build_command(common=common)),
     ]
     for shown, verb in first:
         if code := stages(shown, verb):
@@ -93,14 +93,14 @@ def _run(stages: Stages, folder: Path, *, start: float) -> int:
     with Controls(stages.config, CONTROLS, log=folder / "controls.log") as controls:
         for line in controls.command_lines:
             job.screen.line(f"\n$ {line}      (beside the next, in a second process)", style="bold")
-        if code := stages(f"train --name {AFTER}", lambda common: train(name=AFTER, common=common)):
+        if code := stages(f"train --name {AFTER}", lambda common: train_command(name=AFTER, common=common)):
             return _stopped(stages, "train", code)
         controls.wait()
     against = tuple(f"{name}={runs / name}" for name in CONTROLS)
     shown = f"evaluate {AFTER} " + " ".join(f"--against {word}" for word in against)
-    if code := stages(shown, lambda common: evaluate(str(runs / AFTER), against=against, common=common)):
+    if code := stages(shown, lambda common: evaluate_command(str(runs / AFTER), against=against, common=common)):
         return _stopped(stages, "evaluate", code)
-    code = stages(f"report {AFTER}", lambda common: report(str(runs / AFTER), common=common))
+    code = stages(f"report {AFTER}", lambda common: report_command(str(runs / AFTER), common=common))
     return _stopped(stages, "report", code) if code else _end(stages, runs / AFTER, start=start)
 
 

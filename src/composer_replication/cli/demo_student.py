@@ -28,14 +28,14 @@ def shipped(name: str) -> Path:
     raise DataError(f"{name} is not installed", where=str(inside), fix="run the demo from a clone of the repository: make demo")
 
 
-def record(job: Job, student: Path, folder: Path, *, num_sessions: int) -> dict[str, Any]:
+def record_sessions(job: Job, student: Path, folder: Path, *, num_sessions: int) -> dict[str, Any]:
     """The student's careless sessions on training tasks, as Claude Code would have logged them."""
     import torch
 
-    from composer_replication.core.config.student import StudentSettings
-    from composer_replication.models.load import load_student
+    from composer_replication.core.config.student_settings import StudentSettings
+    from composer_replication.models.load_student import load_student
     from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-    from composer_replication.rollouts.record import record_logs
+    from composer_replication.rollouts.record_episodes import record_logs
     from composer_replication.rollouts.sampler import Sampling
     from composer_replication.tokens.hf import load_tokenizer
     from composer_replication.tokens.renderer import Renderer
@@ -64,7 +64,7 @@ def record(job: Job, student: Path, folder: Path, *, num_sessions: int) -> dict[
     return {"logs": len(done.paths), "left_out": dict(done.left_out)}
 
 
-def warm_up(job: Job, folder: Path) -> Path:
+def warm_up_student(job: Job, folder: Path) -> Path:
     """A student made from random weights here and now, beside what was measured on the one that ships."""
     from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
     from composer_replication.training.warmup.make import ABOUT, make_student

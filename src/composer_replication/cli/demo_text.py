@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from composer_replication.report.claims import OTHER, TARGETED
-from composer_replication.report.evidence import AFTER, NEEDED, difference, signed
-from composer_replication.report.evidence import verdict as judged
+from composer_replication.report.evaluation_section import AFTER, NEEDED, difference, signed
+from composer_replication.report.evaluation_section import verdict as judged
 
 BEFORE, PLACEBO = NEEDED
 SUCCESS = {

@@ -33,7 +33,7 @@ class Finding:
     fix: str = ""
 
 
-def doctor(*, common: Common = Common()) -> int:
+def doctor_command(*, common: Common = Common()) -> int:
     """What is installed, what would work, and the command that fixes what would not. Reads only."""
     job = settings_only(common)
     findings = [*packages(), gpu(), logs(job), disk(job), settings(job)]

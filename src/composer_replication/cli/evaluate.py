@@ -21,7 +21,7 @@ from composer_replication.core.errors import need
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir
 from composer_replication.report.claims import claims
-from composer_replication.report.evidence import read_evaluation, signed
+from composer_replication.report.evaluation_section import read_evaluation, signed
 
 if TYPE_CHECKING:
     from composer_replication.evaluation.players import Player, Shown
@@ -30,7 +30,7 @@ EPISODES = "evaluation"
 """Folder of the run that holds what each row played, <name>.jsonl."""
 
 
-def evaluate(
+def evaluate_command(
     run: str = "",
     /,
     *,

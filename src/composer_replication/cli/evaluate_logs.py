@@ -11,16 +11,16 @@ from composer_replication.cli.evaluate_logs_text import SHOWN, say_plan, show_ro
 from composer_replication.cli.job import Job
 from composer_replication.cli.next_step import next_step
 from composer_replication.core.codec import read_sessions, read_sites
-from composer_replication.core.config.data import HeldOutSettings
+from composer_replication.core.config.data_settings import HeldOutSettings
 from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.rundir import RunDir, sha256_of
-from composer_replication.report.logs import logs_view
+from composer_replication.report.logs_view import logs_view
 from composer_replication.tokens.artefact import EXAMPLES, load_dataset
 from composer_replication.tokens.split import settled
 
 if TYPE_CHECKING:
-    from composer_replication.evaluation.logs import HeldOut
+    from composer_replication.evaluation.held_out_logs import HeldOut
     from composer_replication.evaluation.players import Player
 
 NOT_PROVEN = "The examples that the run was trained on are no longer here: that it never saw these sessions rests on its settings alone."
@@ -37,7 +37,7 @@ def show_log_plan(job: Job) -> int:
 
 def evaluate_on_logs(job: Job, folder: RunDir, players: Sequence[Player], *, notes: Sequence[str], seed: int) -> int:
     """Let every player write at the held-out sites; `players` begin with before and after."""
-    from composer_replication.evaluation.logs import restore_spots
+    from composer_replication.evaluation.held_out_logs import restore_spots
 
     after = players[1]
     settings = after.config.held_out
@@ -52,7 +52,7 @@ def evaluate_on_logs(job: Job, folder: RunDir, players: Sequence[Player], *, not
     wrote = [folder.evaluation_logs_json, *(folder.written_at_sites(player.name) for player in players)]
     if job.dry_run:
         return job.finish({"plan": plan, "rows": [player.name for player in players], "notes": notes}, wrote=wrote)
-    from composer_replication.evaluation.logs import message_to_json, play_logs
+    from composer_replication.evaluation.held_out_logs import message_to_json, play_logs
     from composer_replication.evaluation.logs_table import logs_table
     from composer_replication.evaluation.players import different, load_player
 
@@ -81,7 +81,7 @@ def evaluate_on_logs(job: Job, folder: RunDir, players: Sequence[Player], *, not
 
 def held_sites(job: Job, settings: HeldOutSettings) -> HeldOut:
     """The held-out mistakes of the work folder's sessions."""
-    from composer_replication.evaluation.logs import held_out_sites
+    from composer_replication.evaluation.held_out_logs import held_out_sites
 
     job.need_file(job.sessions, verb="ingest")
     job.need_fresh(job.sites, verb="sites")
@@ -91,7 +91,7 @@ def held_sites(job: Job, settings: HeldOutSettings) -> HeldOut:
 
 def _check_training(job: Job, folder: RunDir, held: HeldOut) -> list[str]:
     """No held-out session among those that the run's own examples came from; a note where these examples are gone."""
-    from composer_replication.evaluation.logs import check_untrained
+    from composer_replication.evaluation.held_out_logs import check_untrained
 
     path, manifest = job.examples / EXAMPLES, folder.manifest_json
     used = {entry["sha256"] for entry in json.loads(manifest.read_bytes())["inputs"]} if manifest.exists() else set[str]()

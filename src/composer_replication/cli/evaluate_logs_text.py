@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from composer_replication.cli.job import Job
-from composer_replication.report.logs import tally
+from composer_replication.report.logs_view import outcome_tally
 
 if TYPE_CHECKING:
-    from composer_replication.evaluation.logs import HeldOut
+    from composer_replication.evaluation.held_out_logs import HeldOut
 
 SHOWN, LINE_CHARS = 3, 160
 
@@ -69,7 +69,7 @@ def show_side_by_side(job: Job, view: Mapping[str, Any] | None, *, most: int) ->
         for name, samples in site["written"].items():
             for one in samples[:1]:
                 job.screen.line(f"   {name:7} {in_a_line(one['turn'])}")
-                job.screen.line(f"   {'':7} {one['outcome']}: {one['reason']}   (of {len(samples)}: {tally(samples)})", style="dim")
+                job.screen.line(f"   {'':7} {one['outcome']}: {one['reason']}   (of {len(samples)}: {outcome_tally(samples)})", style="dim")
     left = len(view["sites"]) - most if view else 0
     if left > 0:
         job.screen.line(f" {left} more sites: {job.command('report')} shows them side by side", style="dim")

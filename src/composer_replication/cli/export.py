@@ -12,9 +12,9 @@ from composer_replication.cli.flags import Common
 from composer_replication.cli.job import open_job
 from composer_replication.cli.problems import UsageError
 from composer_replication.cli.resuming import chosen_player
-from composer_replication.cli.student import TINY
+from composer_replication.cli.student_tokenizer import TINY
 from composer_replication.core.errors import ConfigError, DataError, need
-from composer_replication.core.files import scratch_folder, settle, write_text
+from composer_replication.core.files import move_into_place, scratch_folder, write_text
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir
 from composer_replication.report.card import model_card
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 FACTS, README, SCHEMA = "recompose.json", "README.md", 1
 
 
-def export(run: str = "", /, *, to: Path | None = None, adapter: bool = False, merged: bool = False, common: Common = Common()) -> int:
+def export_command(
+    run: str = "", /, *, to: Path | None = None, adapter: bool = False, merged: bool = False, common: Common = Common()
+) -> int:
     """Write a run's newest checkpoint with the chat template it was trained with, a model card and where it came from.
 
     Parameters
@@ -44,7 +46,7 @@ def export(run: str = "", /, *, to: Path | None = None, adapter: bool = False, m
         raise UsageError("--adapter and --merged are two forms", fix="give one of them")
     for package in ("torch", "transformers"):
         need(package, extra="train")
-    from composer_replication.evaluation.export import write_student
+    from composer_replication.evaluation.student_export import write_student
 
     folder, player = chosen_player(job, "export", run, name="exported")
     job.tell_changed(folder)
@@ -65,7 +67,7 @@ def export(run: str = "", /, *, to: Path | None = None, adapter: bool = False, m
         write_json(scratch / FACTS, {"schema": SCHEMA, "run": name, "settings": player.config.model_dump(mode="json"), **asdict(card)})
         if target.exists():
             target.rmdir()  # empty, or this raises
-        settle(scratch, target)
+        move_into_place(scratch, target)
     for note in card.notes:
         job.screen.line(f" note     {note}", style="dim")
     for server, line in commands:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from composer_replication.cli.job import Job
-from composer_replication.cli.student import TINY
+from composer_replication.cli.student_tokenizer import TINY
 from composer_replication.core.codec import read_sessions
 from composer_replication.core.rundir import RunDir, sha256_of
 from composer_replication.report.card import Card
-from composer_replication.report.data import run_view
-from composer_replication.report.evidence import read_evaluation
-from composer_replication.report.logs import read_logs
+from composer_replication.report.evaluation_section import read_evaluation
+from composer_replication.report.logs_view import read_logs
+from composer_replication.report.run_view import run_view
 from composer_replication.tokens.artefact import EXAMPLES, META
 from composer_replication.tokens.split import is_held_out, settled
 

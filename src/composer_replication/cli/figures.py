@@ -25,10 +25,10 @@ def finite(value: Any) -> list[float]:
     return [float(value)] if isinstance(value, (int, float)) and math.isfinite(value) else []
 
 
-def number(value: Any, form: str) -> str:
+def format_number(value: Any, form: str) -> str:
     """A number in this form; "-" for what is missing or not finite.
 
-    >>> number(0.5, ".2f"), number(float("nan"), ".2f"), number(None, ".2f")
+    >>> format_number(0.5, ".2f"), format_number(float("nan"), ".2f"), format_number(None, ".2f")
     ('0.50', '-', '-')
     """
     return format(value, form) if finite(value) else "-"

@@ -30,7 +30,7 @@ def fork_producer(job: Job, data: Dataset, *, tokenizer: Any) -> Forked:
     return Forked(
         config=job.config,
         renderer=Renderer.for_tokenizer(tokenizer, family=job.config.student.template),
-        sessions=sessions_by_id(job, {site.session_id for site in sites.values()}),
+        sessions=load_sessions_by_id(job, {site.session_id for site in sites.values()}),
         sites=sites,
     )
 
@@ -44,6 +44,6 @@ def check_built_from(job: Job, data: Dataset) -> None:
             raise DataError(what, where=str(job.examples), fix=f"run again: {job.command('build')}")
 
 
-def sessions_by_id(job: Job, wanted: Collection[str]) -> dict[str, Session]:
+def load_sessions_by_id(job: Job, wanted: Collection[str]) -> dict[str, Session]:
     """The sessions of these ids; the others are read and let go."""
     return {session.id: session for session in read_sessions(job.sessions) if session.id in wanted}

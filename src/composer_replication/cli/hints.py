@@ -16,7 +16,7 @@ from composer_replication.core.site import Hint, Site
 from composer_replication.data.hints.write import HintReport, write_hints
 
 
-def hints(
+def hints_command(
     *, audit: bool = False, writer: Literal["rules", "reader"] | None = None, estimate: bool = False, common: Common = Common()
 ) -> int:
     """Write a short hint for each mistake: sites.jsonl -> hints.jsonl.

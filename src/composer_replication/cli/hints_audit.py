@@ -1,6 +1,6 @@
 """`recompose hints --audit`: does a hint change the model? Measured on the student as it is, before anything is trained.
 
-It is a gate: kinds that are weak are left out by `build` and `train` (cli/gate.py).
+It is a gate: kinds that are weak are left out by `build` and `train` (cli/hint_gate.py).
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from composer_replication.cli.gate import ALL
+from composer_replication.cli.hint_gate import ALL
 from composer_replication.cli.job import Job
-from composer_replication.cli.student import TINY, make_tokenizer
+from composer_replication.cli.student_tokenizer import TINY, make_tokenizer
 from composer_replication.core.codec import read_sessions, read_sites
 from composer_replication.core.errors import DataError, need
 from composer_replication.core.jsonl import write_json
@@ -39,7 +39,7 @@ def audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
     import torch
 
     from composer_replication.evaluation.hint_lift import audit_hints
-    from composer_replication.models.load import load_student
+    from composer_replication.models.load_student import load_student
 
     tokenizer = make_tokenizer(job.config, job.sessions)
     examples, not_built = _examples(job, tokenizer, hints)

@@ -15,13 +15,13 @@ from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.teacher import Teacher, worst_usd
 from composer_replication.core.trace import Session
-from composer_replication.data.hints.reader import Reading, read_session, requests_of
-from composer_replication.data.replay.families import family_of
+from composer_replication.data.hints.hint_reader import Reading, read_session, reading_requests
+from composer_replication.data.replay.model_families import family_of
 from composer_replication.data.teachers.asking import Asker
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
 from composer_replication.data.teachers.open import limits_of, named_teachers, patience_of
 from composer_replication.data.teachers.openai_compatible import OpenAICompatible
-from composer_replication.data.teachers.recorded import recorded_teachers
+from composer_replication.data.teachers.recorded_teachers import recorded_teachers
 
 
 def read_and_write(job: Job, *, estimate: bool, audit: bool) -> int:
@@ -56,7 +56,7 @@ def _of_reader(job: Job) -> Any:
 
 def _estimate(job: Job, teacher: Teacher, sessions: list[Session]) -> int:
     redactor, settings = job.redactor(make=False), job.config.hints.reader
-    requests = [request for session in sessions for _, request in requests_of(session, settings=settings, redactor=redactor)]
+    requests = [request for session in sessions for _, request in reading_requests(session, settings=settings, redactor=redactor)]
     usd = sum(worst_usd(teacher, request) for request in requests)
     job.screen.line(f" {len(requests)} readings by {teacher.name} would cost at most ${usd:.4f}; nothing was sent")
     return job.finish({"readings": len(requests), "worst_usd": usd}, wrote=[], next_command=job.command("hints") + " --writer reader")

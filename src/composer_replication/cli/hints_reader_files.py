@@ -12,7 +12,7 @@ from composer_replication.core.codec import read_sites, record_to_json
 from composer_replication.core.jsonl import write_lines
 from composer_replication.core.site import Answer, Hint, Site
 from composer_replication.core.trace import Session
-from composer_replication.data.hints.reader import Reading
+from composer_replication.data.hints.hint_reader import Reading
 from composer_replication.data.hints.reader_hints import DETECTOR, write_reader_hints
 from composer_replication.data.hints.rules import read_rules
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from composer_replication.cli.flags import Common
-from composer_replication.cli.ingest_store import RECORD, merge, scratch_file
+from composer_replication.cli.ingest_store import RECORD, merge, session_scratch
 from composer_replication.cli.ingest_text import show_reading, show_store
 from composer_replication.cli.ingest_without import change_store
 from composer_replication.cli.job import Job, open_job
@@ -26,12 +26,12 @@ from composer_replication.core.stamps import stale_artefacts
 from composer_replication.core.trace import Session
 from composer_replication.data.ingestion.claude_code import ingest as read_logs
 from composer_replication.data.ingestion.counts import FileReport
-from composer_replication.data.ingestion.find import RETENTION_NOTE, LogFile, default_folders, find_logs, other_files
+from composer_replication.data.ingestion.find_logs import RETENTION_NOTE, LogFile, default_folders, find_logs, other_files
 from composer_replication.data.ingestion.recount import recount
-from composer_replication.data.ingestion.store import Plan
+from composer_replication.data.ingestion.store import StoreUpdate
 
 
-def ingest(
+def ingest_command(
     *paths: Path,
     yes: Annotated[bool, Parameter(name=("--yes", "-y"))] = False,
     forget: Annotated[tuple[str, ...], Parameter(consume_multiple=False)] = (),
@@ -65,11 +65,11 @@ def ingest(
     reports: list[FileReport] = []
     counts: Counter[str] = Counter()
     sessions = _counted(_sessions(logs, job, redactor, reports), counts)
-    merged: Plan | None = None
+    merged: StoreUpdate | None = None
     if job.dry_run:
         deque(sessions, maxlen=0)
     else:
-        with only_one(job.work, what="ingest"), scratch_file(job.sessions) as fresh:
+        with only_one(job.work, what="ingest"), session_scratch(job.sessions) as fresh:
             if write_sessions(fresh, sessions):
                 # What is told is what a reader of the file will find, not what was meant to be written.
                 counts.clear()

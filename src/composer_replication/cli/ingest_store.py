@@ -13,28 +13,28 @@ from pathlib import Path
 
 from composer_replication.cli.job import Job
 from composer_replication.cli.problems import UsageError
-from composer_replication.core.files import open_private, scratch_folder, settle
+from composer_replication.core.files import move_into_place, open_private, scratch_folder
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.pseudonyms import store_key
 from composer_replication.core.redact import Redactor
 from composer_replication.core.trace import Session
 from composer_replication.data.ingestion.counts import FileReport
-from composer_replication.data.ingestion.record import is_named, read_record
+from composer_replication.data.ingestion.ingest_record import is_named, read_record
 from composer_replication.data.ingestion.redaction import redact_session
 from composer_replication.data.ingestion.scanner import check_file
-from composer_replication.data.ingestion.store import Plan, kept_sessions, plan_merge, write_merged
+from composer_replication.data.ingestion.store import StoreUpdate, kept_sessions, plan_merge, write_merged
 
 RECORD = "ingest.json"
 
 
 @contextmanager
-def scratch_file(store: Path) -> Iterator[Path]:
+def session_scratch(store: Path) -> Iterator[Path]:
     """Where the sessions of a call lie until they are in the store."""
     with scratch_folder(store) as folder:
         yield folder / "fresh.jsonl"
 
 
-def merge(job: Job, fresh: Path, reports: Sequence[FileReport], *, redactor: Redactor | None) -> Plan:
+def merge(job: Job, fresh: Path, reports: Sequence[FileReport], *, redactor: Redactor | None) -> StoreUpdate:
     """Take the sessions of `fresh` into the store; a store that holds all of it already is not written, so that nothing becomes stale."""
     record = read_record(job.work / RECORD, sessions=job.sessions)
     clean: Callable[[Session], Session] | None = None if redactor is None else partial(redact_session, redactor=redactor)
@@ -95,7 +95,7 @@ def _replace(job: Job, write: Callable[..., int]) -> None:
             os.fsync(stream.fileno())  # the old store may hold what no log does any more
         if scanner := job.config.ingest.scanner:
             check_file(unseen, command=scanner)
-        settle(unseen, job.sessions)
+        move_into_place(unseen, job.sessions)
 
 
 def _mark(job: Job) -> str:

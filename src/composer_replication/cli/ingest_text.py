@@ -8,8 +8,8 @@ from typing import Any
 
 from composer_replication.cli.console import Screen
 from composer_replication.data.ingestion.counts import FileReport
-from composer_replication.data.ingestion.find import RETENTION_NOTE
-from composer_replication.data.ingestion.store import Plan
+from composer_replication.data.ingestion.find_logs import RETENTION_NOTE
+from composer_replication.data.ingestion.store import StoreUpdate
 
 SHOWN_FILES = 12
 OUTCOMES: Mapping[str, str] = {
@@ -54,7 +54,7 @@ def show_reading(screen: Screen, reports: Sequence[FileReport], counts: Mapping[
     screen.line(f" note     {RETENTION_NOTE}", style="dim")
 
 
-def show_store(screen: Screen, plan: Plan) -> dict[str, Any]:
+def show_store(screen: Screen, plan: StoreUpdate) -> dict[str, Any]:
     """What became of the store, in one line and one more for each session that is not simply there; the same as values."""
     found = {name: plan.outcomes.get(name, []) for name in OUTCOMES}
     told = [f"{len(found[name])} {words}" for name, words in OUTCOMES.items() if found[name]]

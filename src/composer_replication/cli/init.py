@@ -13,7 +13,7 @@ from composer_replication.cli.job import settings_only
 from composer_replication.cli.next_step import next_step
 from composer_replication.cli.problems import UsageError
 from composer_replication.core.config.base import Settings
-from composer_replication.core.config.load import FILE_NAME, field_at, table_of
+from composer_replication.core.config.load_config import FILE_NAME, field_at, table_of
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.files import write_text
@@ -23,7 +23,7 @@ HEAD = """# Settings of composer-replication. A line "# key = value" shows the d
 """
 
 
-def init(*, schema: bool = False, explain: str = "", force: bool = False, common: Common = Common()) -> int:
+def init_command(*, schema: bool = False, explain: str = "", force: bool = False, common: Common = Common()) -> int:
     """Write a commented recompose.toml.
 
     Parameters

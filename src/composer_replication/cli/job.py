@@ -24,8 +24,8 @@ from composer_replication.cli.flags import Common, dotted_settings
 from composer_replication.cli.problems import UsageError
 from composer_replication.cli.trusting import decide, say_settings
 from composer_replication.core.codec import read_sessions
-from composer_replication.core.config.data import HeldOutSettings
-from composer_replication.core.config.load import LoadedConfig, load_config
+from composer_replication.core.config.data_settings import HeldOutSettings
+from composer_replication.core.config.load_config import LoadedConfig, load_config
 from composer_replication.core.config.powers import inside
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError, DataError, UntrustedError

@@ -52,7 +52,7 @@ def session_ids(path: Path) -> list[str]:
     return [session.id for session in read_sessions(path)]
 
 
-def sessions_by_id(path: Path, wanted: set[str]) -> Iterator[Session]:
+def iter_sessions(path: Path, wanted: set[str]) -> Iterator[Session]:
     """The sessions with these ids, one at a time."""
     for session in read_sessions(path):
         if session.id in wanted:
@@ -63,4 +63,4 @@ def one_session(path: Path, wanted: str) -> Session:
     """The session that is meant by an id, a beginning or an ordinal."""
     ids = session_ids(path)
     exact = ids[find(wanted, ids, noun="session", where=path)]
-    return next(sessions_by_id(path, {exact}))
+    return next(iter_sessions(path, {exact}))

@@ -72,7 +72,7 @@ def build_app() -> App:
     for verb, text in VERBS.items():
         groups = SETTINGS_OF.get(verb, "")
         epilogue = f"Settings: {groups}. `recompose init --explain GROUP` says what each means." if groups else ""
-        path = f"composer_replication.cli.{verb}:{verb}"
+        path = f"composer_replication.cli.{verb}:{verb}_command"
         app.command(path, name=verb, help=text, help_epilogue=epilogue, sort_key=list(VERBS).index(verb))
     return app
 
@@ -99,7 +99,7 @@ def _check_verb(argv: Sequence[str]) -> None:
 def run(argv: Sequence[str], *, interrupted: Callable[[], bool] = lambda: False) -> int:
     """Run one command line and return its exit code; errors are shown, never raised. `interrupted` = a Ctrl-C has come."""
     from composer_replication.cli.flags import split_settings
-    from composer_replication.cli.problems import DONE, report
+    from composer_replication.cli.problems import DONE, report_error
     from composer_replication.core.errors import ComposerError
 
     as_json, debug = "--json" in argv, "--debug" in argv
@@ -112,11 +112,11 @@ def run(argv: Sequence[str], *, interrupted: Callable[[], bool] = lambda: False)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except KeyboardInterrupt as error:
-        return report(error, as_json=as_json, debug=debug)
+        return report_error(error, as_json=as_json, debug=debug)
     except Exception as error:  # noqa: BLE001 - the top of the program: every error becomes a box and an exit code
         if interrupted() and not isinstance(error, ComposerError):  # what an import makes of a Ctrl-C, e.g. a RuntimeError
-            return report(KeyboardInterrupt(), as_json=as_json, debug=debug)
-        return report(error, as_json=as_json, debug=debug)
+            return report_error(KeyboardInterrupt(), as_json=as_json, debug=debug)
+        return report_error(error, as_json=as_json, debug=debug)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

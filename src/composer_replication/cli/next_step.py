@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from composer_replication.cli.job import Job
-from composer_replication.cli.student import TINY
+from composer_replication.cli.student_tokenizer import TINY
 from composer_replication.core.codec import read_hints, read_sites
 from composer_replication.core.rundir import LATEST
 from composer_replication.core.stamps import stale

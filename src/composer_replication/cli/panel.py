@@ -1,7 +1,7 @@
 """The live panel of `train` on a terminal: channels, rollouts, health and the time left; elsewhere `train` prints one line a step.
 
     with TrainPanel(job) as panel:
-        panel({"step": 1, "hint/status": "active", ...})       # what training/journal.py hands to `on_step`
+        panel({"step": 1, "hint/status": "active", ...})       # what training/run_logger.py hands to `on_step`
 
 It redraws itself, so the clock moves between two steps, and its last state stays on the screen. What is not a number is shown as "-".
 """
@@ -19,7 +19,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from composer_replication.cli.figures import duration, finite, number, spark
+from composer_replication.cli.figures import duration, finite, format_number, spark
 from composer_replication.cli.job import Job
 from composer_replication.cli.train_text import CHANNELS, COLOUR, Steps
 from composer_replication.core.harmless import harmless
@@ -74,26 +74,26 @@ class TrainPanel:
         for name in CHANNELS:
             get, status = (lambda key, name=name: self.line.get(f"{name}/{key}")), str(self.line.get(f"{name}/status", "-"))
             share = f"{self.active[name] / self.seen:.0%}" if self.seen else "-"
-            cells = f"{number(get('tokens'), '.0f'):>8}{number(get('loss'), '.4f'):>11}{number(get('grad_norm'), '.3g'):>11}{share:>8}"
+            tokens, loss, norm = (format_number(get(k), form) for k, form in (("tokens", ".0f"), ("loss", ".4f"), ("grad_norm", ".3g")))
+            cells = f"{tokens:>8}{loss:>11}{norm:>11}{share:>8}"
             dim = "dim" if status in ("off", "-") else ""
             rows.append(_row((f" {name:<12}", dim), (f"{status:<11}", COLOUR.get(status, "dim")), (cells, dim)))
         return rows
 
     def _rollouts(self) -> Text:
         flat, used, found = (self.line.get(name) for name in ("rollouts/flat", "sites/used", "sites/found"))
-        told = (
-            f" {spark(self.success, columns=SPARK)}  flat {number(flat, '.0%')}  sites {number(used, '.0f')} of {number(found, '.0f')} used"
-        )
-        return _row((" rollouts    ", ""), (f"success {self.success[-1]:.2f}", "bold"), (told, ""))
+        sites = f"sites {format_number(used, '.0f')} of {format_number(found, '.0f')} used"
+        rest = f" {spark(self.success, columns=SPARK)}  flat {format_number(flat, '.0%')}  {sites}"
+        return _row((" rollouts    ", ""), (f"success {self.success[-1]:.2f}", "bold"), (rest, ""))
 
     def _health(self) -> Text:
         limits, kl, calls = self.job.config.train.health, self.line.get("health/kl"), self.line.get("rollouts/unresolvable")
         monitor = f"monitor {self.monitor[-1]:.2f}, was {self.monitor[0]:.2f}" if self.monitor else "monitor -"
         return _row(
             (" health      ", ""),
-            (f"KL {number(kl, '.3f')} of {limits.max_kl:g}", _warm(kl, limits.max_kl)),
+            (f"KL {format_number(kl, '.3f')} of {limits.max_kl:g}", _warm(kl, limits.max_kl)),
             ("   unresolvable ", ""),
-            (f"{number(calls, '.0%')} of {limits.max_unresolvable:.0%}", _warm(calls, limits.max_unresolvable)),
+            (f"{format_number(calls, '.0%')} of {limits.max_unresolvable:.0%}", _warm(calls, limits.max_unresolvable)),
             (f"   {monitor}", ""),
         )
 

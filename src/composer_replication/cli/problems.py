@@ -67,7 +67,7 @@ def describe(error: BaseException) -> Problem:
     )
 
 
-def report(error: BaseException, *, as_json: bool, debug: bool) -> int:
+def report_error(error: BaseException, *, as_json: bool, debug: bool) -> int:
     """Show an error on stderr, or as one JSON object on stdout; returns the exit code."""
     problem = describe(error)
     if debug:

@@ -11,10 +11,10 @@ from typing import Any
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.problems import DONE, UsageError
-from composer_replication.cli.replay_ask import Told, check_plan, gather_answers
+from composer_replication.cli.replay_ask import Told, check_before_asking, gather_answers
 from composer_replication.cli.replay_bill import bought_is_kept
-from composer_replication.cli.replay_plan import Plan, open_plan
-from composer_replication.cli.replay_settle import settle
+from composer_replication.cli.replay_plan import ReplayPlan, open_plan
+from composer_replication.cli.replay_settle import settle_bookings
 from composer_replication.cli.replay_text import say_bill, say_outcomes
 from composer_replication.core.codec import record_to_json
 from composer_replication.core.jsonl import write_json, write_lines
@@ -25,10 +25,10 @@ from composer_replication.data.replay.ask import replay as weigh_all
 from composer_replication.data.replay.estimate import estimate as estimate_bill
 from composer_replication.data.replay.gather import lookup
 from composer_replication.data.teachers.ledger import LEDGER_NAME, bought_keys
-from composer_replication.rollouts.envs.workshop.teachers import fails_here, gap_here
+from composer_replication.rollouts.envs.workshop.scripted_teachers import fails_here, gap_here
 
 
-def replay(
+def replay_command(
     *,
     estimate: bool = False,
     max_usd: float | None = None,
@@ -57,7 +57,7 @@ def replay(
         if usd is not None and not 0 <= usd < math.inf:
             raise UsageError(f"{usd} is no amount of dollars", where=flag, fix=f"give a number, e.g. {flag} 2")
     if settle_lost is not None:
-        return settle(job, settle_lost)
+        return settle_bookings(job, settle_lost)
     job.need_file(job.sessions, verb="ingest")
     settings = job.config.replay
     if max_usd is not None:
@@ -67,13 +67,13 @@ def replay(
         plan = open_plan(job, settings, stack=stack, asking=asking)
         if not asking:
             return _estimate(job, plan)
-        check_plan(job, plan, resume=resume, stack=stack)
+        check_before_asking(job, plan, resume=resume, stack=stack)
         told = gather_answers(job, plan)
         with bought_is_kept(job, told.stopped):
             return _write(job, plan, told)
 
 
-def _estimate(job: Job, plan: Plan) -> int:
+def _estimate(job: Job, plan: ReplayPlan) -> int:
     bought = bought_keys(job.work / LEDGER_NAME)
     how = {"settings": plan.settings, "bought": bought, "redactor": job.redactor(make=False), "judge": plan.judge, "gaps": plan.gaps}
     bill = estimate_bill(plan.sessions, plan.teachers, steps=plan.steps, **how)
@@ -82,7 +82,7 @@ def _estimate(job: Job, plan: Plan) -> int:
     return job.finish(numbers, wrote=wrote, next_command=job.command("replay"))
 
 
-def _write(job: Job, plan: Plan, told: Told) -> int:
+def _write(job: Job, plan: ReplayPlan, told: Told) -> int:
     """Weigh the answers, write the three files, say what came of it; exit code 4 where the ceiling ended it."""
     settings, gathered = plan.settings, told.gathered
     ask = lookup(gathered.answers, min_confidence=settings.min_confidence)

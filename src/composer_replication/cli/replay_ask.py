@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from composer_replication.cli.job import Job
-from composer_replication.cli.replay_plan import Plan
+from composer_replication.cli.replay_plan import ReplayPlan
 from composer_replication.cli.replay_teachers import judge_settings
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import ComposerError, ConfigError, DataError, TeacherError
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import diff_settings
-from composer_replication.data.replay.agree import Place
+from composer_replication.data.replay.agree import AnsweredTurn
 from composer_replication.data.replay.ask import failed_turns, place_of
-from composer_replication.data.replay.families import family_of
 from composer_replication.data.replay.gather import Gathered, gather, lookup
-from composer_replication.data.replay.judging import Judged, judge_places
+from composer_replication.data.replay.judging import JudgeResult, judge_places
+from composer_replication.data.replay.model_families import family_of
 from composer_replication.data.teachers.asking import Asker
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
 from composer_replication.data.teachers.open import limits_of, named_teachers, patience_of
@@ -30,7 +30,7 @@ from composer_replication.data.teachers.owner import held_alone
 PLAN = "replay_plan.json"
 
 
-def check_plan(job: Job, plan: Plan, *, resume: bool, stack: ExitStack) -> None:
+def check_before_asking(job: Job, plan: ReplayPlan, *, resume: bool, stack: ExitStack) -> None:
     """Before money is spent: no other replay is at work here, there is a ceiling, and with --resume nothing has changed since it was begun.
 
     Notes what is asked; the folder is held until `stack` ends.
@@ -56,7 +56,7 @@ class Told:
     """What came of asking: the teachers' answers, and what the judge said of them, where there is one."""
 
     gathered: Gathered
-    judged: Judged | None = None
+    judged: JudgeResult | None = None
 
     @property
     def stopped(self) -> ComposerError | None:
@@ -64,7 +64,7 @@ class Told:
         return self.gathered.stopped or (None if self.judged is None else self.judged.stopped)
 
 
-def gather_answers(job: Job, plan: Plan) -> Told:
+def gather_answers(job: Job, plan: ReplayPlan) -> Told:
     """Ask the teachers, and then the judge, through the ledger of the work folder; raises what stopped it where nobody answers at all."""
     try:
         told = asyncio.run(_gather(job, plan))
@@ -83,7 +83,7 @@ def gather_answers(job: Job, plan: Plan) -> Told:
     raise TeacherError(what, where="replay.teachers", fix=fix, again=False, billed=False)
 
 
-async def _gather(job: Job, plan: Plan) -> Told:
+async def _gather(job: Job, plan: ReplayPlan) -> Told:
     settings = plan.settings
     named = {**(named_teachers(settings, maker_of=family_of) if plan.models else {}), **judge_settings(settings)}
     async with AsyncExitStack() as stack:
@@ -110,7 +110,7 @@ async def _gather(job: Job, plan: Plan) -> Told:
         return Told(gathered, await judge_places(plan.sessions, _places(plan, gathered), plan.judge, **how))
 
 
-def _places(plan: Plan, gathered: Gathered) -> Iterator[Place]:
+def _places(plan: ReplayPlan, gathered: Gathered) -> Iterator[AnsweredTurn]:
     ask = lookup(gathered.answers, min_confidence=plan.settings.min_confidence)
     for session in plan.sessions:
         errors = failed_turns(session)

@@ -12,7 +12,7 @@ from composer_replication.cli.job import Job
 from composer_replication.cli.replay_teachers import open_judge, open_teachers
 from composer_replication.core.codec import read_sessions, read_sites
 from composer_replication.core.config.base import stage_seed
-from composer_replication.core.config.rollouts import ReplaySettings
+from composer_replication.core.config.rollout_settings import ReplaySettings
 from composer_replication.core.rundir import sha256_of
 from composer_replication.core.site import TARGET_CATEGORIES
 from composer_replication.core.teacher import Teacher
@@ -20,8 +20,8 @@ from composer_replication.core.trace import Session, Turn
 from composer_replication.data.curate.curator import Curator
 from composer_replication.data.curate.recipe import load_recipe
 from composer_replication.data.replay.gather import Refuse, Steps
-from composer_replication.data.replay.steps import Step, all_steps, choose_steps
-from composer_replication.rollouts.envs.workshop.recorded import was_recorded_here
+from composer_replication.data.replay.steps import ReplayStep, all_steps, choose_steps
+from composer_replication.rollouts.envs.workshop.recorded_task import was_recorded_here
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 
 _NOT_PLANNED = {"max_usd", "timeout_s", "attempts", "sessions_at_once"}
@@ -29,7 +29,7 @@ _NOT_PLANNED = {"max_usd", "timeout_s", "attempts", "sessions_at_once"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ReplayPlan:
     """Sessions, the steps that are asked about, and the teachers; `sandbox` is there where every session was recorded in the workshop.
 
     `models` = the teachers are those of replay.teachers, not scripts or a file. `judge` decides the last tier, where there is one. `refuse`
@@ -57,7 +57,7 @@ class Plan:
         return self.sandbox is not None
 
 
-def open_plan(job: Job, settings: ReplaySettings, *, stack: ExitStack, asking: bool) -> Plan:
+def open_plan(job: Job, settings: ReplaySettings, *, stack: ExitStack, asking: bool) -> ReplayPlan:
     """What a replay would do; nothing is asked and nothing written. Raises ConfigError for teachers that cannot be used.
 
     Without `asking` no key is needed.
@@ -80,7 +80,7 @@ def open_plan(job: Job, settings: ReplaySettings, *, stack: ExitStack, asking: b
     planned = {name: value for name, value in settings.model_dump(mode="json").items() if name not in _NOT_PLANNED}
     recipe = load_recipe(job.config.curate.recipe)
     record = {"settings": planned, "seed": job.config.seed, "files": files, "recipe": [asdict(step) for step in recipe.steps]}
-    return Plan(
+    return ReplayPlan(
         settings=settings,
         sessions=sessions,
         steps=steps,
@@ -97,5 +97,5 @@ def _refused(session: Session, answer: Turn, *, curator: Curator) -> str:
     return curator.answer(answer, tools={tool.name: tool for tool in session.tools})
 
 
-def _chosen(session: Session, *, sites: dict[str, set[int]], sampled: int, seed: int) -> tuple[Step, ...]:
+def _chosen(session: Session, *, sites: dict[str, set[int]], sampled: int, seed: int) -> tuple[ReplayStep, ...]:
     return choose_steps(session, sites=sites.get(session.id, ()), sampled=sampled, seed=seed)

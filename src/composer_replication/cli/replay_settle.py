@@ -6,7 +6,7 @@ from composer_replication.cli.job import Job
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
 
 
-def settle(job: Job, usd: float) -> int:
+def settle_bookings(job: Job, usd: float) -> int:
     """Book the calls that brought no answer at what the provider's bill says of them, all together; nothing is asked."""
     with Ledger(job.need_file(job.work / LEDGER_NAME, verb="replay"), max_usd=0.0) as ledger:
         before = ledger.totals()

@@ -6,18 +6,18 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from composer_replication.core.config.rollouts import ReplaySettings
-from composer_replication.core.config.teachers import TeacherSettings
+from composer_replication.core.config.rollout_settings import ReplaySettings
+from composer_replication.core.config.teacher_settings import TeacherSettings
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.teacher import Teacher
 from composer_replication.core.trace import Session
-from composer_replication.data.replay.families import family_of
+from composer_replication.data.replay.model_families import family_of
 from composer_replication.data.teachers.open import named_teachers
 from composer_replication.data.teachers.openai_compatible import OpenAICompatible
-from composer_replication.data.teachers.recorded import recorded_teachers
-from composer_replication.rollouts.envs.workshop.recorded import was_recorded_here
+from composer_replication.data.teachers.recorded_teachers import recorded_teachers
+from composer_replication.rollouts.envs.workshop.recorded_task import was_recorded_here
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.teachers import scripted_teachers
+from composer_replication.rollouts.envs.workshop.scripted_teachers import scripted_teachers
 
 
 def open_teachers(settings: ReplaySettings, sessions: Sequence[Session], *, sandbox: Sandbox | None, asking: bool) -> Sequence[Teacher]:

@@ -16,14 +16,16 @@ from composer_replication.core.files import write_text
 from composer_replication.core.rundir import LATEST, open_run
 from composer_replication.core.stamps import stale_artefacts
 from composer_replication.report.audit_page import audit_page
-from composer_replication.report.run import run_report
 from composer_replication.report.run_page import run_page
+from composer_replication.report.run_report import run_report
 from composer_replication.report.work import work_view
 
 PAGE = "report.html"
 
 
-def report(*runs: str, audit: bool = False, open_page: Annotated[bool, Parameter(name="--open")] = False, common: Common = Common()) -> int:
+def report_command(
+    *runs: str, audit: bool = False, open_page: Annotated[bool, Parameter(name="--open")] = False, common: Common = Common()
+) -> int:
     """One page: a run (did it work, channels, data, sites), or without any run the audit of your logs. Needs no PyTorch.
 
     Parameters

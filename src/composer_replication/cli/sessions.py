@@ -9,12 +9,12 @@ from composer_replication.cli.ingest_store import RECORD
 from composer_replication.cli.job import open_job
 from composer_replication.cli.lookup import ordinal
 from composer_replication.core.codec import raw_sessions
-from composer_replication.data.ingestion.record import Seen, read_record
+from composer_replication.data.ingestion.ingest_record import Seen, read_record
 
 TIMES = ("started", "first_seen", "last_seen")
 
 
-def sessions(project: str = "", /, *, common: Common = Common()) -> int:
+def sessions_command(project: str = "", /, *, common: Common = Common()) -> int:
     """What the store holds: every session with its project, its times, and when it was first and last seen in a log. Reads only.
 
     Parameters

@@ -10,9 +10,9 @@ from rich.text import Text
 
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
-from composer_replication.cli.lookup import find, one_session, ordinal, session_ids, sessions_by_id
-from composer_replication.cli.paint import session_parts, site_parts
+from composer_replication.cli.lookup import find, iter_sessions, one_session, ordinal, session_ids
 from composer_replication.cli.problems import UsageError
+from composer_replication.cli.render_terminal import session_parts, site_parts
 from composer_replication.cli.show_run import show_run
 from composer_replication.cli.show_tokens import show_example, show_pair
 from composer_replication.core.codec import read_hints, read_sessions, read_sites
@@ -23,7 +23,7 @@ from composer_replication.report.views import session_line, session_view, site_v
 Noun = Literal["session", "site", "example", "pair", "run"]
 
 
-def show(
+def show_command(
     noun: Noun,
     id: str = "",
     /,
@@ -94,7 +94,7 @@ def _site(job: Job, wanted: str, *, full: bool, before: int, after: int) -> int:
         return _list(job, "sites", rows, ("kind", "category", "tool", "hint", "id"))
     index = find(wanted, [s.id for s in sites], noun="site", where=path)
     site = sites[index]
-    session = next(sessions_by_id(job.need_file(job.sessions, verb="ingest"), {site.session_id}), None)
+    session = next(iter_sessions(job.need_file(job.sessions, verb="ingest"), {site.session_id}), None)
     if session is None:
         raise UsageError(f"{job.sessions} holds no session {site.session_id}", fix=f"run again: {job.command('sites')}")
     view = site_view(session, site, hints.get(site.id), number=index + 1, before=before, after=after)

@@ -11,8 +11,8 @@ from composer_replication.cli.job import Job
 from composer_replication.cli.lookup import find
 from composer_replication.core.errors import DataError
 from composer_replication.core.rundir import LATEST, open_run
-from composer_replication.report.data import run_view
-from composer_replication.report.logs import logs_view
+from composer_replication.report.logs_view import logs_view
+from composer_replication.report.run_view import run_view
 
 
 def show_run(job: Job, wanted: str, *, full: bool = False) -> int:

@@ -11,8 +11,8 @@ from rich.text import Text
 from composer_replication.cli.build_text import context_text
 from composer_replication.cli.job import Job
 from composer_replication.cli.lookup import find, ordinal
-from composer_replication.cli.paint import hint_panel, mask_text
-from composer_replication.cli.student import built_tokenizer
+from composer_replication.cli.render_terminal import hint_panel, mask_text
+from composer_replication.cli.student_tokenizer import built_tokenizer
 from composer_replication.tokens.artefact import load_dataset
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 

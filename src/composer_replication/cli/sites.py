@@ -12,12 +12,12 @@ from composer_replication.cli.next_step import next_step
 from composer_replication.core.codec import read_sessions, record_to_json
 from composer_replication.core.jsonl import write_lines
 from composer_replication.core.site import Site
-from composer_replication.data.sites.find import find_sites
+from composer_replication.data.sites.find_sites import find_sites
 from composer_replication.data.sites.summary import SitesSummary, summarise
 from composer_replication.report.views import TRAINED
 
 
-def sites(*, common: Common = Common()) -> int:
+def sites_command(*, common: Common = Common()) -> int:
     """Find the mistaken messages: sessions.jsonl -> sites.jsonl."""
     job = open_job(common, uses=("detectors",))
     job.need_file(job.sessions, verb="ingest")

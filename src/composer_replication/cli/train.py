@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 from composer_replication.cli.flags import Common
 from composer_replication.cli.forks import fork_producer
-from composer_replication.cli.gate import check_examples, kept_kinds, say_gate
+from composer_replication.cli.hint_gate import check_examples, kept_kinds, say_gate
 from composer_replication.cli.job import open_job
 from composer_replication.cli.panel import shown_steps
 from composer_replication.cli.resuming import chosen_run, say_resume, telling_how_to_resume
@@ -17,10 +17,10 @@ from composer_replication.cli.train_text import show_event, show_plan
 from composer_replication.core.errors import need
 from composer_replication.tokens.artefact import Dataset
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.training.plan import check_plan
+from composer_replication.training.plan import check_train_plan
 
 
-def train(*, resume: str = "", accept_changes: bool = False, name: str = "", common: Common = Common()) -> int:
+def train_command(*, resume: str = "", accept_changes: bool = False, name: str = "", common: Common = Common()) -> int:
     """Train the student on examples/ and, with rollouts.env, on what it does itself: a new run directory under runs/.
 
     Parameters
@@ -50,14 +50,14 @@ def train(*, resume: str = "", accept_changes: bool = False, name: str = "", com
     if forked is not None:
         told = f"{len(forked.spots(data.examples))} imported sites, {config.train.fork_sites} of them a step"
         job.screen.line(f" fork     {told}: the student writes the message, its own failures are distilled")
-    check_plan(config.train, examples=data.examples, pairs=data.pairs, imported=not live or config.train.lm_ce.weight > 0)
+    check_train_plan(config.train, examples=data.examples, pairs=data.pairs, imported=not live or config.train.lm_ce.weight > 0)
     going_on = chosen_run(job, resume) if resume else None
     if going_on is not None:
         say_resume(job, *going_on)
     if job.dry_run:
         return finish_dry(job, plan, data, going_on, name=name, accept_changes=accept_changes)
-    from composer_replication.models.load import load_student
-    from composer_replication.training.live import Live
+    from composer_replication.models.load_student import load_student
+    from composer_replication.training.live import RolloutSource
     from composer_replication.training.loop import train as run_training
     from composer_replication.training.ranks import shared_run
     from composer_replication.training.world import open_world
@@ -70,11 +70,11 @@ def train(*, resume: str = "", accept_changes: bool = False, name: str = "", com
     if config.train.backend == "trl":
         return with_trl(job, student, data, run, kept=kept, **launch)
     with telling_how_to_resume(job, run, accept_changes=accept_changes), ExitStack() as stack:
-        producer: Live | None = None
+        producer: RolloutSource | None = None
         if live:
             renderer = Renderer.for_tokenizer(tokenizer, family=config.student.template)
             world = stack.enter_context(open_world(config.rollouts.env))
-            producer = Live(config=config, renderer=renderer, world=world, kept=kept)
+            producer = RolloutSource(config=config, renderer=renderer, world=world, kept=kept)
         shown = stack.enter_context(shown_steps(job))
         result = run_training(
             config,

@@ -16,7 +16,7 @@ from composer_replication.tokens.artefact import Dataset
 from composer_replication.tokens.renderer import Renderer
 
 if TYPE_CHECKING:
-    from composer_replication.models.load import Student
+    from composer_replication.models.load_student import Student
     from composer_replication.training.loop import TrainResult
 
 

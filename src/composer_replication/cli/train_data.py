@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from composer_replication.cli.job import Job
-from composer_replication.cli.student import TINY, built_tokenizer
+from composer_replication.cli.student_tokenizer import TINY, built_tokenizer
 from composer_replication.core.errors import DataError
 from composer_replication.tokens.artefact import Dataset, load_dataset
 from composer_replication.tokens.hf import load_tokenizer

@@ -9,7 +9,7 @@ from typing import Any
 from composer_replication.cli.flags import dotted_settings
 from composer_replication.cli.job import Job
 from composer_replication.cli.resuming import check_resume_dry, resume_command
-from composer_replication.cli.student import FOLDER
+from composer_replication.cli.student_tokenizer import FOLDER
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.rundir import RunDir, create_run
 from composer_replication.tokens.artefact import EXAMPLES, PAIRS, Dataset

@@ -11,12 +11,12 @@ from cyclopts import Parameter
 from composer_replication.cli.console import Screen
 from composer_replication.cli.flags import Common
 from composer_replication.cli.trusting import show_powers
-from composer_replication.core.config.load import read_settings, settings_paths
-from composer_replication.core.config.trust import SettingsFile, Trusted
+from composer_replication.core.config.load_config import read_settings, settings_paths
+from composer_replication.core.config.trusted_files import SettingsFile, Trusted
 from composer_replication.core.errors import ConfigError
 
 
-def trust(
+def trust_command(
     *files: Path,
     forget: bool = False,
     show_list: Annotated[bool, Parameter(name="--list")] = False,

@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 
 from composer_replication.cli.console import Screen, is_main_rank
 from composer_replication.cli.flags import Common
-from composer_replication.core.config.load import LoadedConfig
+from composer_replication.core.config.load_config import LoadedConfig
 from composer_replication.core.config.powers import is_shipped, told
 from composer_replication.core.config.root import Config
-from composer_replication.core.config.teachers import TeacherSettings
-from composer_replication.core.config.trust import SettingsFile, Trusted
+from composer_replication.core.config.teacher_settings import TeacherSettings
+from composer_replication.core.config.trusted_files import SettingsFile, Trusted
 from composer_replication.data.teachers.defaults import DEFAULT_TEACHERS
 
 Line = tuple[str, str]

@@ -56,7 +56,7 @@ TO_COME: dict[str, str] = {
     **dict.fromkeys(_EXECUTORS.split(), _DILOCO),
     "ModalExecutor": f"the executor on Modal is still to come; meanwhile run it in a Modal function of your own: {_LAUNCH}",
     "HFJobsExecutor": f"the executor on HF jobs is still to come; meanwhile start a job of your own: {_LAUNCH}",
-    "loss_fn": "the prime-rl backend is still to come; meanwhile its policy loss is composer_replication.losses.trust.dppo, and the"
+    "loss_fn": "the prime-rl backend is still to come; meanwhile its policy loss is composer_replication.losses.trust_region.dppo, and the"
     " channels run in recompose train or ComposerReplicationTrainer",
     **dict.fromkeys(
         ("TrainerActor", "GeneratorActor"),
@@ -83,7 +83,7 @@ def names_of(module: str) -> list[str]:
     return [name for name in MODULES[_path(module)].split() if name != "*" and missing(name) is None]
 
 
-def reader_of(module: str) -> Callable[[str], Any]:
+def module_getattr(module: str) -> Callable[[str], Any]:
     """The `__getattr__` of one path: its names from the top level, an ImportError for one that is gone or still to come."""
     path = _path(module)
     names = MODULES[path].split()

@@ -1,8 +1,8 @@
 """The one home of writing: files that only their owner reads, whole or not at all, and what a killed process left of them.
 
     with atomic_writer(path) as stream: stream.write("...")            # appears at `path` when the block ends
-    with scratch_folder(path) as scratch: model.save(scratch); settle(scratch, path)       # what a library writes
-    append_text(path, "one line\\n"); make_folder(path); sweep(work)
+    with scratch_folder(path) as scratch: model.save(scratch); move_into_place(scratch, path)       # what a library writes
+    append_text(path, "one line\\n"); make_folder(path); remove_leftovers(work)
 
 Files are 0600 and folders 0700 whatever the umask: logs of an agent hold what its user sees. What is not finished is called
 .NAME.PID-TOKEN.part and is held by a lock that the system lets go of when its process ends, however it ends. So a leftover is a scratch
@@ -152,7 +152,7 @@ def save_folder(path: Path, save: Callable[[str], object]) -> None:
     """
     with scratch_folder(path) as scratch:
         save(str(scratch))
-        settle(scratch, path)
+        move_into_place(scratch, path)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -161,7 +161,7 @@ def write_text(path: Path, text: str) -> None:
         stream.write(text)
 
 
-def settle(scratch: Path, path: Path) -> None:
+def move_into_place(scratch: Path, path: Path) -> None:
     """Make a scratch folder, or a file in one, appear as `path` in place of what is there, for its owner only."""
     make_private(scratch)
     sync_all(scratch) if scratch.is_dir() else sync(scratch)
@@ -182,10 +182,10 @@ def make_private(path: Path) -> None:
                 one.chmod(FOLDER if one.is_dir() else FILE)
 
 
-def sweep(folder: Path, *, deep: bool = False) -> list[str]:
+def remove_leftovers(folder: Path, *, deep: bool = False) -> list[str]:
     """Remove what killed processes left in a folder, with `deep` also in those below it; returns the names. What is held stays.
 
-    Example: sweep(Path("recompose")) -> [".sessions.jsonl.4711-0c1f3a.part"]
+    Example: remove_leftovers(Path("recompose")) -> [".sessions.jsonl.4711-0c1f3a.part"]
     """
     found = sorted(folder.rglob(".*") if deep else folder.glob(".*")) if folder.is_dir() else []
     named = [(path, name) for path in found if (name := _SCRATCH.fullmatch(path.name))]

@@ -40,7 +40,7 @@ from composer_replication.core.files import (
     make_private,
     make_work,
     open_private,
-    sweep,
+    remove_leftovers,
     sync,
 )
 from composer_replication.core.jsonl import dumps, write_json
@@ -217,7 +217,7 @@ class RunDir:
     def _launch(self) -> Iterator[int]:
         number = int(self.info().get("attempts", 0)) + 1
         self.update(state="running", attempts=number, pid=os.getpid(), ended=None)
-        sweep(self.path, deep=True)
+        remove_leftovers(self.path, deep=True)
         for path in (self.metrics_jsonl, self.events_jsonl):
             if removed := _drop_torn_line(path):
                 self.add_event("torn_line", file=path.name, bytes=removed)
@@ -283,7 +283,10 @@ def sweep_work(work: Path) -> list[str]:
 
     Half-written checkpoints of a run are removed where its process, by its run.json, is gone from this machine.
     """
-    names = [*sweep(work), *(name for below in ("runs", "examples", "reference", "exports") for name in sweep(work / below, deep=True))]
+    names = [
+        *remove_leftovers(work),
+        *(name for below in ("runs", "examples", "reference", "exports") for name in remove_leftovers(work / below, deep=True)),
+    ]
     for file in sorted(work.glob("runs/*/run.json")):
         halves = [path for path in (file.parent / "checkpoints").glob(".step_*.part") if path.is_dir() and not path.is_symlink()]
         if halves and not _may_run(file):

@@ -21,7 +21,7 @@ from composer_replication.core.trace import Session, Turn
 Category = Literal["mistake", "failed_check", "rejected", "interrupted", "sibling", "permission", "environment", "benign", "recovery"]
 CATEGORIES: tuple[str, ...] = get_args(Category)
 TARGET_CATEGORIES = frozenset({"mistake", "recovery"})
-UNTRAINED_CATEGORIES = TARGET_CATEGORIES | {"rejected", "interrupted"}
+LM_CE_EXCLUDED = TARGET_CATEGORIES | {"rejected", "interrupted"}
 AnchorReason = Literal["agreed", "no_consensus"]
 ANCHOR_REASONS: tuple[str, ...] = get_args(AnchorReason)
 UNCLASSIFIED = "unclassified"  # the kind of a failure that no rule names: nobody knows whose it is, so nothing trains on it
@@ -65,7 +65,7 @@ class Site:
     @property
     def bars_lm_ce(self) -> bool:
         """Whether cross-entropy must leave this message alone: a mistake, what a human rejected or cut off, an error nobody understands."""
-        return self.category in UNTRAINED_CATEGORIES or self.kind == UNCLASSIFIED
+        return self.category in LM_CE_EXCLUDED or self.kind == UNCLASSIFIED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Teacher: a model that can be asked, whoever runs it. What is asked, what comes back, and what it may cost.
 
     request = Request(turns=session.context(7), tools=session.tools, max_tokens=1024, about="s1:7:-")
-    reply = await teacher.ask(request)          # one attempt: Reply(turn=Turn(...), usage=Usage(usd=0.0021, ...))
+    reply = await teacher.ask(request)          # one attempt: TeacherReply(turn=Turn(...), usage=Usage(usd=0.0021, ...))
 
 Implementations: data/teachers (an endpoint, a script, answers from a file) and rollouts/local_teacher.py (a model on this machine).
 Nobody calls `ask` by himself: data/teachers/asking.py books the money first, waits, tries again and remembers every answer.
@@ -86,14 +86,14 @@ REFUSED = "curate: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class TeacherReply:
     """One answer: the message, what it took, and what is wrong with it.
 
     `problem` is "" for an answer that can be used, else why not: cut_off, empty, refused, bad_arguments, unknown_tool, no_name.
     `confidence` is the geometric mean of the probabilities of the answer's tokens, where the endpoint tells them. `raw` is the body as it
     came, without the key. `family` is that of its author where the teacher knows it to be another than its own; it is not kept.
     `sent_tokens` and `received_tokens` are our own count of what went over the wire, whatever `usage` says; 0 = nobody counted.
-    Example: Reply(turn=Turn(role="assistant", author="glm-5", blocks=(ToolCall(...),)), usage=Usage(usd=0.002))
+    Example: TeacherReply(turn=Turn(role="assistant", author="glm-5", blocks=(ToolCall(...),)), usage=Usage(usd=0.002))
     """
 
     turn: Turn
@@ -129,7 +129,7 @@ class Teacher(Protocol):
         """An upper bound of the prompt's tokens, with everything that a template may add."""
         ...
 
-    async def ask(self, request: Request) -> Reply:
+    async def ask(self, request: Request) -> TeacherReply:
         """One attempt; raises TeacherError, which says whether it may have been billed and whether to try again."""
         ...
 
@@ -190,14 +190,14 @@ class Bought:
     `whose` number that is: "ours" (our own count, or the worst case), or "endpoint" (what it reported was more); "" = not known.
     """
 
-    reply: Reply
+    reply: TeacherReply
     usd: float = 0.0
     now: bool = field(default=True)
     key: str = ""
     whose: Whose = ""
 
 
-def reply_to_json(reply: Reply) -> dict[str, JSON]:
+def reply_to_json(reply: TeacherReply) -> dict[str, JSON]:
     """A reply as it is kept in the ledger."""
     usage = {name: getattr(reply.usage, name) for name in Usage.__dataclass_fields__}
     facts: dict[str, JSON] = {"problem": reply.problem, "provider": reply.provider, "confidence": reply.confidence, "raw": reply.raw}
@@ -205,10 +205,10 @@ def reply_to_json(reply: Reply) -> dict[str, JSON]:
     return {"turn": turn_to_json(reply.turn), "usage": usage, **facts}
 
 
-def reply_from_json(row: Mapping[str, JSON]) -> Reply:
+def reply_from_json(row: Mapping[str, JSON]) -> TeacherReply:
     """The inverse of `reply_to_json`; raises DataError for anything else."""
     try:
-        return Reply(
+        return TeacherReply(
             turn=turn_from_json(row["turn"]), usage=Usage(**row["usage"]), **{k: v for k, v in row.items() if k not in ("turn", "usage")}
         )
     except (KeyError, TypeError) as error:

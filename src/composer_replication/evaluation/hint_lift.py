@@ -1,4 +1,4 @@
-"""Does a hint change the teacher? Measured before anything is trained: kinds that are not kept are trained on by nobody (cli/gate.py).
+"""Does a hint change the teacher? Measured before anything is trained: kinds that are not kept are trained on by nobody (cli/hint_gate.py).
 
     audit = audit_hints(model, examples, pad_id=0, max_tokens=8192, min_lift=0.0, seed=7)
     audit.kinds[0] -> KindLift(kind="bad_args", lift=Interval(n=31, ..., low=0.08, ...), keeps=True, ...)
@@ -25,7 +25,7 @@ import torch
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import DataError
 from composer_replication.data.hints import shuffle
-from composer_replication.data.hints.shuffle import Place
+from composer_replication.data.hints.shuffle import DonorSlot
 from composer_replication.evaluation.stats import Interval, bootstrap_mean
 from composer_replication.losses.policy import token_logprobs
 from composer_replication.models.forward import predictors, project, scoring
@@ -95,7 +95,7 @@ class Audit:
 
 
 @dataclass(frozen=True, slots=True)
-class _Spot:
+class _SiteInContext:
     """A site in its context."""
 
     example: TrainingExample
@@ -106,10 +106,10 @@ def audit_hints(
     model: Any, examples: Sequence[TrainingExample], *, pad_id: int, max_tokens: int, min_lift: float, seed: int, device: Any = "cpu"
 ) -> Audit:
     """Measure every hint view of the examples on `model` (the teacher); raises DataError where there is none."""
-    places = list({v.site_id: _Spot(e, v) for e in reversed(examples) for v in reversed(e.hints)}.values())[::-1]
+    places = list({v.site_id: _SiteInContext(e, v) for e in reversed(examples) for v in reversed(e.hints)}.values())[::-1]
     if not places:
         raise DataError("no hint view among the examples", fix="run `recompose hints` and `recompose build` first")
-    donors = shuffled_donors([p.view for p in places], [p.example.session_id for p in places], seed=stage_seed(seed, "hint_lift"))
+    donors = shuffled_views([p.view for p in places], [p.example.session_id for p in places], seed=stage_seed(seed, "hint_lift"))
     usable = [(place, places[donor]) for place, donor in zip(places, donors, strict=True) if donor is not None]
     met = Counter(name for place, donor in usable for name in _relations(place, donor))
     sites = _score(model, usable, pad_id=pad_id, max_tokens=max_tokens, device=device)
@@ -125,18 +125,20 @@ def audit_hints(
     )
 
 
-def shuffled_donors(views: Sequence[HintView], sessions: Sequence[str], *, seed: int) -> list[int | None]:
+def shuffled_views(views: Sequence[HintView], sessions: Sequence[str], *, seed: int) -> list[int | None]:
     """For each view the index of the view whose hint it gets; None where only its own text or another rendering is left."""
-    places = [Place(hint=v.hint_ids, kind=v.kind, group=group, form=v.rendering) for v, group in zip(views, sessions, strict=True)]
+    places = [DonorSlot(hint=v.hint_ids, kind=v.kind, group=group, form=v.rendering) for v, group in zip(views, sessions, strict=True)]
     return shuffle.shuffled_donors(places, seed=seed)
 
 
-def _relations(place: _Spot, donor: _Spot) -> list[str]:
+def _relations(place: _SiteInContext, donor: _SiteInContext) -> list[str]:
     names = ["same_kind"] if place.view.kind == donor.view.kind else []
     return [*names, "same_session"] if place.example.session_id == donor.example.session_id else names
 
 
-def _score(model: Any, usable: Sequence[tuple[_Spot, _Spot]], *, pad_id: int, max_tokens: int, device: Any) -> list[SiteLift]:
+def _score(
+    model: Any, usable: Sequence[tuple[_SiteInContext, _SiteInContext]], *, pad_id: int, max_tokens: int, device: Any
+) -> list[SiteLift]:
     """Three rows per site: without a hint, below its own, below the donor's."""
     trials = {}
     for place, donor in usable:

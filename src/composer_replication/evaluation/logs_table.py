@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from composer_replication.core.config.base import stage_seed
-from composer_replication.core.config.rollouts import EvaluateSettings
+from composer_replication.core.config.rollout_settings import EvaluateSettings
 from composer_replication.core.errors import DataError
-from composer_replication.evaluation.logs import HeldOut
+from composer_replication.evaluation.held_out_logs import HeldOut
 from composer_replication.evaluation.power import HALF, detectable, smallest_difference
 from composer_replication.evaluation.stats import Interval, bootstrap_mean
-from composer_replication.evaluation.table import AFTER, BEFORE, ORDER, PLACEBO, pairs_of
+from composer_replication.evaluation.table import AFTER, BEFORE, ORDER, PLACEBO, compared_rows
 from composer_replication.rollouts.fork import Fork
 from composer_replication.rollouts.static_check import OUTCOMES, Outcome
 
@@ -66,7 +66,7 @@ def logs_table(
         _check_sites(name, forks, rows[AFTER], cluster)
     names = [*(name for name in ORDER if name in rows), *(name for name in rows if name not in ORDER)]
     draw = {"cluster": cluster, "seed": stage_seed(seed, "logs"), "samples": settings.samples}
-    paired = [_paired(a, rows[a], b, rows[b], metric, **draw) for a, b in pairs_of(names) for metric in METRICS]
+    paired = [_paired(a, rows[a], b, rows[b], metric, **draw) for a, b in compared_rows(names) for metric in METRICS]
     return {
         "rows": [_row(name, rows[name], **draw) for name in names],
         "paired": paired,

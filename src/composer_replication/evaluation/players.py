@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from composer_replication.core.checkpoints import read_trainer, whole_checkpoint
-from composer_replication.core.config.rollouts import EvaluateSettings, RolloutSettings
+from composer_replication.core.config.rollout_settings import EvaluateSettings, RolloutSettings
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import DataError
 from composer_replication.core.rundir import RunDir
-from composer_replication.evaluation.success import Played, play_tasks
+from composer_replication.evaluation.success import EpisodeResult, play_tasks
 from composer_replication.evaluation.table import AFTER, BEFORE, PLACEBO
-from composer_replication.models.export import load_weights, weights_sha256
-from composer_replication.models.load import Student, load_student
+from composer_replication.models.load_student import Student, load_student
+from composer_replication.models.pretrained_folder import load_weights, weights_sha256
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.renderer import Renderer
@@ -51,7 +51,7 @@ class Shown:
 
     name: str
     weights_sha256: str
-    played: tuple[Played, ...]
+    played: tuple[EpisodeResult, ...]
 
 
 class _Shown(Protocol):

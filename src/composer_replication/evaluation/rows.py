@@ -21,14 +21,14 @@ from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import DataError
 from composer_replication.evaluation.recurrence import mistakes_of
 from composer_replication.evaluation.stats import RESAMPLES, Interval, Resamples, over_groups, wilson
-from composer_replication.evaluation.success import Played, is_success
+from composer_replication.evaluation.success import EpisodeResult, is_success
 
 FAMILIES = ("A", "B", "C")
 SUCCESS, TARGETED, OTHER = "success", "targeted_mistakes_per_episode", "other_mistakes_per_episode"
 _RULE_OF_THREE = 3.0  # upper 95 % bound of a count of which none was seen (Hanley and Lippman-Hand 1983)
 
 
-def row(name: str, played: Sequence[Played], *, targeted: Collection[str], draws: Resamples) -> dict[str, Any]:
+def row(name: str, played: Sequence[EpisodeResult], *, targeted: Collection[str], draws: Resamples) -> dict[str, Any]:
     """Every number of one student; `draws` holds bootstrap samples of as many tasks. Raises DataError for a task that was played twice."""
     _check_tasks(name, played)
     n = len(played)
@@ -58,14 +58,14 @@ def row(name: str, played: Sequence[Played], *, targeted: Collection[str], draws
 
 def paired(
     a_name: str,
-    a: Sequence[Played],
+    a: Sequence[EpisodeResult],
     b_name: str,
-    b: Sequence[Played],
+    b: Sequence[EpisodeResult],
     *,
     targeted: Collection[str],
     seed: int,
     samples: int = RESAMPLES,
-    block: Callable[[Played], str] = lambda played: "",
+    block: Callable[[EpisodeResult], str] = lambda played: "",
 ) -> list[dict[str, Any]]:
     """a - b over the tasks that both played: success first and without "metric", then each measure under its name.
 
@@ -84,7 +84,7 @@ def paired(
         what = f"{a_name} and {b_name} did not play the same tasks: {apart} were played by one of them only"
         raise DataError(what, fix="play both with the same seed, split and number of tasks")
     pairs = [(ours[task_id], theirs[task_id]) for task_id in sorted(ours, key=lambda task_id: (block(ours[task_id]), task_id))]
-    values: dict[str, Callable[[Played], float]] = {
+    values: dict[str, Callable[[EpisodeResult], float]] = {
         SUCCESS: lambda p: float(is_success(p)),
         TARGETED: lambda p: float(mistakes_of(p.session, targeted=targeted).targeted),
         OTHER: lambda p: float(mistakes_of(p.session, targeted=targeted).other),
@@ -106,12 +106,12 @@ def paired(
     return [entry for entry in found if entry["low"] is not None]
 
 
-def cell(played: Played) -> str:
+def cell(played: EpisodeResult) -> str:
     """Which traps a task holds: "none", "A" (another name than the habit's), "B" (a file to be found) or "A+B"."""
     return "+".join(f for f in ("A", "B") if played.measures[f"{f}_open"]) or "none"
 
 
-def _check_tasks(name: str, played: Sequence[Played]) -> None:
+def _check_tasks(name: str, played: Sequence[EpisodeResult]) -> None:
     if not played:
         raise DataError(f"{name} played no task", fix="set evaluate.tasks")
     counts = Counter(p.task_id for p in played)
@@ -120,12 +120,14 @@ def _check_tasks(name: str, played: Sequence[Played]) -> None:
         raise DataError(f"{name} played {twice[0]} {counts[twice[0]]} times", fix="play each task once")
 
 
-def _draws(pairs: Sequence[tuple[Played, Played]], block: Callable[[Played], str], *, seed: int, samples: int) -> Resamples:
+def _draws(
+    pairs: Sequence[tuple[EpisodeResult, EpisodeResult]], block: Callable[[EpisodeResult], str], *, seed: int, samples: int
+) -> Resamples:
     """Samples of pairs that stand in the order of their blocks."""
     return Resamples.within(list(Counter(block(x) for x, _ in pairs).values()), seed=seed, samples=samples)
 
 
-def _columns(pairs: Sequence[tuple[Played, Played]], measure: str) -> tuple[list[float], list[float]]:
+def _columns(pairs: Sequence[tuple[EpisodeResult, EpisodeResult]], measure: str) -> tuple[list[float], list[float]]:
     return [x.measures[measure] for x, _ in pairs], [y.measures[measure] for _, y in pairs]
 
 
@@ -211,12 +213,12 @@ def _within_one(found: Mapping[str, float | None]) -> dict[str, float | None]:
     return {key: None if value is None else min(1.0, max(0.0, value)) for key, value in found.items()}
 
 
-def _family(family: str, played: Sequence[Played]) -> dict[str, float]:
+def _family(family: str, played: Sequence[EpisodeResult]) -> dict[str, float]:
     made = [p.measures[f"{family}_made"] > 0 for p in played if p.measures[f"{family}_open"]]
     return {f"{family}_n": len(made), **(_share(f"{family}_made", made) if made else {})}
 
 
-def _groups(played: Sequence[Played], key: Callable[[Played], Hashable]) -> dict[str, float]:
+def _groups(played: Sequence[EpisodeResult], key: Callable[[EpisodeResult], Hashable]) -> dict[str, float]:
     """Success and number of episodes by group: {"set": 0.4, "set_n": 70, ...}."""
     groups: dict[str, list[bool]] = {}
     for p in played:

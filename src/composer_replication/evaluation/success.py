@@ -1,7 +1,7 @@
 """Play a student on tasks that no training saw, without any hint, and keep every episode.
 
     played = play_tasks(student.model, renderer=renderer, settings=config.evaluate, limits=config.rollouts, seed=seed, sandbox=sandbox)
-    played[0]           -> Played(task_id="workshop-heldout-set-0c2...", kind="set", reward=1.0, ended="done", entropy=0.41, ...)
+    played[0]           -> EpisodeResult(task_id="workshop-heldout-set-0c2...", kind="set", reward=1.0, ended="done", entropy=0.41, ...)
     is_success(played[0])
 
 The tasks follow from the seed and the settings alone, so every student that is compared plays the same ones, and each task has its
@@ -19,17 +19,17 @@ from typing import Any
 import torch
 
 from composer_replication.core.config.base import stage_seed
-from composer_replication.core.config.rollouts import EvaluateSettings, RolloutSettings
+from composer_replication.core.config.rollout_settings import EvaluateSettings, RolloutSettings
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.core.trace import Session
 from composer_replication.evaluation.unaided import check_replay, check_unaided
-from composer_replication.rollouts.envs.workshop.env import WorkshopEnv
 from composer_replication.rollouts.envs.workshop.episodes import Player, play
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.rollouts.envs.workshop.tasks import Task, make_tasks
-from composer_replication.rollouts.episode import Voice
-from composer_replication.rollouts.meter import Meter
+from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
+from composer_replication.rollouts.episode import ChatFormat
 from composer_replication.rollouts.sampler import Sampling, sample_rollouts
+from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.tokens.renderer import Renderer
 
 LABEL = "evaluate:"
@@ -37,7 +37,7 @@ LABEL = "evaluate:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
+class EpisodeResult:
     """One finished episode of one task; `entropy` is in nats per sampled token, None where the player had no tokens.
 
     `ended` is "done" where the environment ended it. The entropy is estimated as the mean of -log p over what was sampled, which
@@ -54,7 +54,7 @@ class Played:
     session: Session
 
 
-def is_success(played: Played) -> bool:
+def is_success(played: EpisodeResult) -> bool:
     """Whether the student said it was done, and everything was right: an episode that did not finish never counts."""
     return played.ended == "done" and played.reward >= 1.0
 
@@ -68,8 +68,8 @@ def play_tasks(
     seed: int,
     sandbox: Sandbox,
     author: str = "student",
-    meter: Meter | None = None,
-) -> list[Played]:
+    meter: SamplingStats | None = None,
+) -> list[EpisodeResult]:
     """One episode on each task of the seed; the same seed, settings and weights give the same episodes bit for bit on a CPU.
 
     Runs on one thread: sums depend on how many there are. `limits` bounds messages and episodes as in training. Raises ConfigError
@@ -80,7 +80,7 @@ def play_tasks(
     envs = [WorkshopEnv(task, sandbox=sandbox) for task in tasks]
     with one_thread():
         rollouts = sample_rollouts(model, envs, renderer=renderer, settings=sampling, author=author, label=LABEL, meter=meter)
-    voice = Voice.of(renderer, author=author)
+    voice = ChatFormat.of(renderer, author=author)
     for task, rollout in zip(tasks, rollouts, strict=True):
         check_replay(rollout, task, voice=voice, sandbox=sandbox)
     return [played_of(task, r.session, measures=r.measures, ended=r.ended) for task, r in zip(tasks, rollouts, strict=True)]
@@ -100,7 +100,7 @@ def check_split(tasks: Sequence[Task]) -> None:
         raise ConfigError(f"{seen.id} is a training task", where="evaluate.split", fix='use "heldout", "words" or "monitor"')
 
 
-def played_of(task: Task, session: Session, *, measures: Mapping[str, float], ended: str) -> Played:
+def played_of(task: Task, session: Session, *, measures: Mapping[str, float], ended: str) -> EpisodeResult:
     """A finished episode as the judge counts it; raises ConfigError for a training task, DataError where the student had help."""
     check_split([task])
     check_unaided(session, task)
@@ -108,7 +108,7 @@ def played_of(task: Task, session: Session, *, measures: Mapping[str, float], en
         raise DataError("the episode has no reward", where=session.id, fix="play it to its end")
     written = [turn.sampled for turn in session.turns if turn.sampled is not None]
     tokens = sum(len(sampled.ids) for sampled in written)
-    return Played(
+    return EpisodeResult(
         task_id=task.id,
         kind=task.kind,
         reward=session.outcome,
@@ -120,9 +120,9 @@ def played_of(task: Task, session: Session, *, measures: Mapping[str, float], en
     )
 
 
-def play_scripted(player: Player, *, settings: EvaluateSettings, seed: int, sandbox: Sandbox) -> list[Played]:
+def play_scripted(player: Player, *, settings: EvaluateSettings, seed: int, sandbox: Sandbox) -> list[EpisodeResult]:
     """The same tasks played by a script, whose numbers are known beforehand: an oracle's success is 1."""
-    found: list[Played] = []
+    found: list[EpisodeResult] = []
     for task in evaluation_tasks(settings, seed=seed):
         env = WorkshopEnv(task, sandbox=sandbox)
         session = play(env, player, session_id=f"{LABEL}{task.id}:0")

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from composer_replication.core.config.base import stage_seed
-from composer_replication.core.config.rollouts import EvaluateSettings
+from composer_replication.core.config.rollout_settings import EvaluateSettings
 from composer_replication.core.errors import DataError
 from composer_replication.evaluation.rows import paired, row
 from composer_replication.evaluation.stats import Resamples
-from composer_replication.evaluation.success import Played
+from composer_replication.evaluation.success import EpisodeResult
 from composer_replication.rollouts.envs.workshop.demonstrators import LEVELS
 
 BEFORE, AFTER, PLACEBO = "before", "after", "placebo"
@@ -34,7 +34,7 @@ WATCHED = "These tasks are watched while a run is trained and can stop it: they 
 
 
 def evaluation_table(
-    rows: Mapping[str, Sequence[Played]],
+    rows: Mapping[str, Sequence[EpisodeResult]],
     *,
     settings: EvaluateSettings,
     seed: int,
@@ -47,7 +47,7 @@ def evaluation_table(
     names = [*(name for name in ORDER if name in rows), *(name for name in rows if name not in ORDER)]
     draws = Resamples.of(len(rows[AFTER]), seed=stage_seed(seed, "rows"), samples=settings.samples)
     compared = {"targeted": settings.targeted_kinds, "seed": seed, "samples": settings.samples}
-    pairs = [entry for a, b in pairs_of(names) for entry in paired(a, rows[a], b, rows[b], **compared)]
+    pairs = [entry for a, b in compared_rows(names) for entry in paired(a, rows[a], b, rows[b], **compared)]
     watched = [WATCHED] if settings.split == "monitor" else []
     return {
         "rows": [row(name, rows[name], targeted=settings.targeted_kinds, draws=draws) for name in names],
@@ -63,10 +63,10 @@ def evaluation_table(
     }
 
 
-def pairs_of(names: Sequence[str]) -> list[tuple[str, str]]:
+def compared_rows(names: Sequence[str]) -> list[tuple[str, str]]:
     """Which rows are compared: "after" with every other, every other with "before", and a channel with its own controls.
 
-    >>> pairs_of(["before", "placebo", "after"])
+    >>> compared_rows(["before", "placebo", "after"])
     [('after', 'before'), ('after', 'placebo'), ('placebo', 'before')]
     """
     others = [name for name in names if name not in (BEFORE, AFTER)]

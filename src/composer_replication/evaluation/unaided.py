@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from composer_replication.core.errors import DataError
 from composer_replication.core.trace import ENVIRONMENT, HARNESS, HUMAN, Session, Text, ToolResult, Turn
-from composer_replication.rollouts.envs.workshop.env import MALFORMED, SYSTEM_TEXT, WorkshopEnv
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.rollouts.envs.workshop.tasks import Task
-from composer_replication.rollouts.episode import CUT, Episode, Rollout, Voice
-from composer_replication.rollouts.meter import Meter
+from composer_replication.rollouts.envs.workshop.workshop_env import MALFORMED, SYSTEM_TEXT, WorkshopEnv
+from composer_replication.rollouts.episode import CUT, ChatFormat, Episode, Rollout
+from composer_replication.rollouts.sampling_stats import SamplingStats
 
 _FIX = "an evaluated student sees the task and its own results, never a hint: remove what was added to its context"
 
@@ -44,9 +44,9 @@ def check_unaided(session: Session, task: Task) -> None:
         raise DataError(f"a result without a call: {sorted(stray)[0]}", where=session.id, fix=_FIX)
 
 
-def check_replay(rollout: Rollout, task: Task, *, voice: Voice, sandbox: Sandbox) -> None:
+def check_replay(rollout: Rollout, task: Task, *, voice: ChatFormat, sandbox: Sandbox) -> None:
     """Say the sampled tokens again to a fresh environment; raise DataError where it answers or rewards otherwise than was recorded."""
-    again = Episode(WorkshopEnv(task, sandbox=sandbox), voice=voice, name=rollout.session.id, seed=0, meter=Meter())
+    again = Episode(WorkshopEnv(task, sandbox=sandbox), voice=voice, name=rollout.session.id, seed=0, meter=SamplingStats())
     for turn in rollout.session.turns:
         if turn.sampled is not None:
             if again.ended is not None:

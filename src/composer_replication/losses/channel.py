@@ -42,7 +42,7 @@ def channel_status(*, weight: float, inputs: int, tokens: int, grad_norm: float,
 
     `inputs` counts what the step's producer gave before any masking (rollouts with an advantage, trained spans, hint
     views, pairs and anchors). A producer that holds inputs
-    gives some of them in every step (training/sampler.py does), so a step without inputs means that it found none.
+    gives some of them in every step (training/batch_sampler.py does), so a step without inputs means that it found none.
 
     >>> channel_status(weight=1.0, inputs=3, tokens=40, grad_norm=0.2, was_active=False)
     'active'

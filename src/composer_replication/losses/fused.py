@@ -30,8 +30,8 @@ from torch import Tensor
 
 from composer_replication.losses import fused_eager as eager
 from composer_replication.losses.fused_eager import RowKernel
-from composer_replication.losses.fused_sweep import Plan, Side, apply
-from composer_replication.losses.hint import Divergence
+from composer_replication.losses.fused_sweep import HeadInput, SweepSettings, apply
+from composer_replication.losses.hint_loss import Divergence
 
 Backend = Literal["auto", "eager", "compile", "triton"]
 HeadGradient = Literal["forward", "backward"]
@@ -173,12 +173,12 @@ def _divergence_kernel(beta: float, curvature: float, backend: Backend, *, trito
             raise ValueError("the Triton kernel is for CUDA and for sums in float32")
         from composer_replication.losses import fused_triton
 
-        return fused_triton.divergence(beta, curvature)
+        return fused_triton.triton_divergence(beta, curvature)
     if backend == "compile":
         from composer_replication.losses import fused_compiled
 
-        return fused_compiled.divergence(beta, curvature)
-    return eager.divergence(beta, curvature)
+        return fused_compiled.compiled_divergence(beta, curvature)
+    return eager.eager_divergence(beta, curvature)
 
 
 def _fused(
@@ -193,7 +193,7 @@ def _fused(
     weights_N: Tensor | None,
     head_gradient: HeadGradient,
     chunk: int | None,
-    more: tuple[Side, ...] | None = None,
+    more: tuple[HeadInput, ...] | None = None,
 ) -> Tensor:
     if temperature <= 0:
         raise ValueError(f"temperature must be positive, not {temperature}")
@@ -212,7 +212,7 @@ def _fused(
     _check_ids(ids_N, rows=student_ND.shape[0], vocab=vocab)
     if weights_N is not None and weights_N.shape != student_ND.shape[:1]:
         raise ValueError(f"weights {tuple(weights_N.shape)} and {student_ND.shape[0]} rows do not match")
-    plan = Plan(
+    plan = SweepSettings(
         kernel=kernel,
         teacher=teacher,
         more=more,
@@ -228,16 +228,16 @@ def _fused(
     return apply(student, plan)
 
 
-def _side(hidden_ND: Tensor, head: HeadLike) -> Side:
+def _side(hidden_ND: Tensor, head: HeadLike) -> HeadInput:
     weight_VD, bias_V = head.weight_VD, head.bias_V
     if hidden_ND.ndim != 2 or weight_VD.ndim != 2 or hidden_ND.shape[1] != weight_VD.shape[1]:
         raise ValueError(f"hidden states {tuple(hidden_ND.shape)} and head {tuple(weight_VD.shape)} do not match")
     if bias_V is not None and bias_V.shape != weight_VD.shape[:1]:
         raise ValueError(f"bias {tuple(bias_V.shape)} and head {tuple(weight_VD.shape)} do not match")
-    return Side(hidden_ND=hidden_ND, weight_VD=weight_VD, bias_V=bias_V, scale=float(head.scale), softcap=head.softcap)
+    return HeadInput(hidden_ND=hidden_ND, weight_VD=weight_VD, bias_V=bias_V, scale=float(head.scale), softcap=head.softcap)
 
 
-def _vocab(vocab: int | None, student: Side, *teachers: Side | None) -> int:
+def _vocab(vocab: int | None, student: HeadInput, *teachers: HeadInput | None) -> int:
     sizes = [side.weight_VD.shape[0] for side in (student, *teachers) if side is not None]
     if vocab is None and len(set(sizes)) > 1:
         raise ValueError(f"student and teacher have {sizes[0]} and {sizes[1]} logits; say with vocab= how many of them are tokens of both")

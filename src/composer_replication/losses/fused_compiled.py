@@ -14,7 +14,7 @@ from torch import Tensor
 from composer_replication.losses.fused_eager import FLOORS, RowKernel, kl, lowest
 
 
-def divergence(beta: float, curvature: float) -> RowKernel:
+def compiled_divergence(beta: float, curvature: float) -> RowKernel:
     """The kernel of a divergence, with the results of `fused_eager.divergence`."""
 
     def rows(z_CV: Tensor, teacher_CV: Tensor | None, ids_C: Tensor | None, scratch: Tensor, want: bool) -> tuple[Tensor, Tensor]:

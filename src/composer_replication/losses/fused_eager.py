@@ -41,7 +41,7 @@ class RowKernel:
     scratch: int = 3
 
 
-def divergence(beta: float, curvature: float) -> RowKernel:
+def eager_divergence(beta: float, curvature: float) -> RowKernel:
     """The kernel of a divergence: `beta` weighs the teacher, 0 and 1 are the two KLs; all is multiplied by `curvature`."""
 
     def rows(z_RV: Tensor, teacher_RV: Tensor | None, ids_R: Tensor | None, scratch: Tensor, want: bool) -> tuple[Tensor, Tensor]:

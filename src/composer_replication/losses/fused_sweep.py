@@ -21,7 +21,7 @@ _TILE = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class HeadInput:
     """Hidden states and the head that reads them: the student's or the teacher's."""
 
     hidden_ND: Tensor
@@ -30,21 +30,21 @@ class Side:
     scale: float
     softcap: float | None
 
-    def detached(self) -> Side:
+    def detached(self) -> HeadInput:
         """The same without gradient."""
         bias_V = None if self.bias_V is None else self.bias_V.detach()
         return replace(self, hidden_ND=self.hidden_ND.detach(), weight_VD=self.weight_VD.detach(), bias_V=bias_V)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class SweepSettings:
     """What a sweep does; everything but the student's tensors.
 
     `more` are further teachers: the kernel then gets all their logits as one tensor (K, R, V), also where `more` is empty.
     """
 
     kernel: RowKernel
-    teacher: Side | None
+    teacher: HeadInput | None
     ids_N: Tensor | None
     weights_N: Tensor | None
     scale: float
@@ -53,7 +53,7 @@ class Plan:
     vocab: int
     chunk: int | None
     head_early: bool
-    more: tuple[Side, ...] | None = None
+    more: tuple[HeadInput, ...] | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,24 +66,24 @@ class Swept:
     bias_V: Tensor | None = None
 
 
-def apply(student: Side, plan: Plan) -> Tensor:
+def apply(student: HeadInput, plan: SweepSettings) -> Tensor:
     """The values of a plan, differentiable in the student's hidden states, weight and bias."""
     tensors = (student.hidden_ND, student.weight_VD, student.bias_V)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         return _Fused.apply(*tensors, plan)
     with torch.autocast(student.hidden_ND.device.type, enabled=False):
-        return sweep(student.detached(), plan, None, hidden=False, head=False).values_N
+        return sweep_chunks(student.detached(), plan, None, hidden=False, head=False).values_N
 
 
 class _Fused(torch.autograd.Function):
     """The gradient is computed in the forward; the backward only weighs it, unless the head's was asked for with other weights."""
 
     @staticmethod
-    def forward(ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, plan: Plan) -> Tensor:
-        student = Side(hidden_ND=hidden_ND, weight_VD=weight_VD, bias_V=bias_V, scale=plan.scale, softcap=plan.softcap)
+    def forward(ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, plan: SweepSettings) -> Tensor:
+        student = HeadInput(hidden_ND=hidden_ND, weight_VD=weight_VD, bias_V=bias_V, scale=plan.scale, softcap=plan.softcap)
         needs_hidden, *needs_head = ctx.needs_input_grad[:3]
         with torch.autocast(hidden_ND.device.type, enabled=False):
-            swept = sweep(student, plan, plan.weights_N, hidden=needs_hidden, head=plan.head_early and any(needs_head))
+            swept = sweep_chunks(student, plan, plan.weights_N, hidden=needs_hidden, head=plan.head_early and any(needs_head))
         ctx.save_for_backward(hidden_ND, weight_VD, bias_V, swept.hidden_ND)
         ctx.plan = plan
         # handed out once and then forgotten, so that it can be scaled in place: a second backward makes it anew
@@ -103,8 +103,8 @@ class _Fused(torch.autograd.Function):
             head, ctx.head = ctx.head, None
             multiple = None if head is None else _multiple(grad_N, plan.weights_N)
             if head is None or multiple is None:
-                student = Side(hidden_ND=hidden_ND, weight_VD=weight_VD, bias_V=bias_V, scale=plan.scale, softcap=plan.softcap)
-                swept = sweep(student, plan, grad_N, hidden=False, head=True)
+                student = HeadInput(hidden_ND=hidden_ND, weight_VD=weight_VD, bias_V=bias_V, scale=plan.scale, softcap=plan.softcap)
+                swept = sweep_chunks(student, plan, grad_N, hidden=False, head=True)
                 head, multiple = (swept.weight_VD, swept.bias_V), 1.0
         made = [None if g is None else (g if multiple == 1.0 else g.mul_(multiple)) for g in head]
         weight = made[0].to(weight_VD.dtype) if ctx.needs_input_grad[1] and made[0] is not None else None
@@ -125,7 +125,7 @@ def _multiple(grad_N: Tensor, weights_N: Tensor | None) -> float | None:
     return float(multiple_N) if bool(near.all()) else None
 
 
-def sweep(student: Side, plan: Plan, weights_N: Tensor | None, *, hidden: bool, head: bool) -> Swept:
+def sweep_chunks(student: HeadInput, plan: SweepSettings, weights_N: Tensor | None, *, hidden: bool, head: bool) -> Swept:
     """One pass over all rows, a chunk at a time; `weights_N` weighs the rows in the head's gradient (None = all 1)."""
     near = student.hidden_ND
     work = torch.promote_types(torch.promote_types(near.dtype, student.weight_VD.dtype), torch.float32)
@@ -172,7 +172,7 @@ def chunk_rows(device: str, vocab: int, row_bytes: int) -> int:
 
 
 def run_blocks(
-    plan: Plan, own: Projection, z_CV: Tensor, t_CV: Tensor | None, ids_C: Tensor | None, scratch_SRV: Tensor, *, want: bool
+    plan: SweepSettings, own: Projection, z_CV: Tensor, t_CV: Tensor | None, ids_C: Tensor | None, scratch_SRV: Tensor, *, want: bool
 ) -> tuple[Tensor, Tensor]:
     """The kernel over a chunk, a block of rows at a time: values, and factors of the gradient that now fills `z_CV`."""
     values, factors = [], []
@@ -193,7 +193,7 @@ def run_blocks(
 class Projection:
     """Logits of one side and their way back; holds the head in the precision of the products."""
 
-    def __init__(self, side: Side, plan: Plan, work: torch.dtype, other: Projection | None) -> None:
+    def __init__(self, side: HeadInput, plan: SweepSettings, work: torch.dtype, other: Projection | None) -> None:
         self.side, self.vocab, self.work = side, plan.vocab, work
         self.unit = plan.kernel.unit / plan.temperature
         self.temperature = plan.temperature

@@ -28,7 +28,7 @@ _FLOOR = tl.constexpr(-100.0)
 _LOWEST = tl.constexpr(2.0**-23 - 1.0)
 
 
-def divergence(beta: float, curvature: float) -> RowKernel:
+def triton_divergence(beta: float, curvature: float) -> RowKernel:
     """The kernel of a divergence, with the results of `fused_eager.divergence`."""
 
     def rows(z_CV: Tensor, teacher_CV: Tensor | None, ids_C: Tensor | None, scratch: Tensor, want: bool) -> tuple[Tensor, Tensor]:

@@ -53,10 +53,10 @@ def dr_grpo(logp_N: Tensor, sampled_logp_N: Tensor, advantage_N: Tensor, *, clip
     return ppo_clip(logp_N, sampled_logp_N, advantage_N, clip_low=clip, clip_high=clip)
 
 
-def clipped(logp_N: Tensor, sampled_logp_N: Tensor, advantage_N: Tensor, *, clip: float) -> Tensor:
+def is_clipped(logp_N: Tensor, sampled_logp_N: Tensor, advantage_N: Tensor, *, clip: float) -> Tensor:
     """Whether `dr_grpo` gives a token no gradient because its ratio has left 1 by more than clip, to the side the advantage pushes to.
 
-    >>> clipped(torch.tensor([-0.5, -0.5]), torch.tensor([-1.0, -1.0]), torch.tensor([1.0, -1.0]), clip=0.2).tolist()
+    >>> is_clipped(torch.tensor([-0.5, -0.5]), torch.tensor([-1.0, -1.0]), torch.tensor([1.0, -1.0]), clip=0.2).tolist()
     [True, False]
     """
     ratio_N = ratio(logp_N.detach(), sampled_logp_N)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 Reduction = Literal["token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum", "constant", "sum"]
 
-# the reduction that belongs to a published name; the surrogate is in losses/surrogates.py or losses/trust.py
+# the reduction that belongs to a published name; the surrogate is in losses/surrogates.py or losses/trust_region.py
 PUBLISHED: MappingProxyType[str, Reduction] = MappingProxyType(
     {
         "grpo": "sequence_mean_token_mean",

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from composer_replication.core.errors import ConfigError
 from composer_replication.models.forward import scoring
-from composer_replication.models.load import Student
+from composer_replication.models.load_student import Student
 
 MAX_DRIFT = {torch.float32: 1e-3, torch.bfloat16: 0.5}
 """Largest change of a log-prob, in nats, that rounding explains; more is a merge that went wrong."""

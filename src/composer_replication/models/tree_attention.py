@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from composer_replication.models.tree_plan import Segment, TreePlan, dense_mask
+from composer_replication.models.tree_plan import ForwardSpan, TreePlan, dense_mask
 
 NAME = "token_tree"
 Mode = Literal["chains", "dense", "flex"]
@@ -133,7 +133,7 @@ def _chains(call: TreeCall, kernel: _Kernel, window: int | None, query: Tensor, 
     return torch.cat(outs, dim=2) if len(outs) > 1 else outs[0]
 
 
-def _gather(kernel: _Kernel, parts: list[Segment], mask: Tensor | None) -> Callable[..., Tensor]:
+def _gather(kernel: _Kernel, parts: list[ForwardSpan], mask: Tensor | None) -> Callable[..., Tensor]:
     """The attention of one chunk over these parts of the keys, as a function of tensors alone: it may have to run twice."""
 
     def run(query: Tensor, key: Tensor, value: Tensor, below_key: Tensor | None = None, below_value: Tensor | None = None) -> Tensor:
@@ -146,7 +146,7 @@ def _gather(kernel: _Kernel, parts: list[Segment], mask: Tensor | None) -> Calla
     return run
 
 
-def _chunks(own: Segment, window: int | None, *, whole: bool) -> Iterator[tuple[int, int]]:
+def _chunks(own: ForwardSpan, window: int | None, *, whole: bool) -> Iterator[tuple[int, int]]:
     """Parts of a chain's queries whose mask is small; `whole` = without a window no mask is needed, so one part will do."""
     length, start = own.end - own.start, own.start
     if whole and (window is None or window >= own.depth + length):
@@ -160,11 +160,11 @@ def _chunks(own: Segment, window: int | None, *, whole: bool) -> Iterator[tuple[
         start += size
 
 
-def _clip(segment: Segment, low: int, high: int) -> Segment | None:
+def _clip(segment: ForwardSpan, low: int, high: int) -> ForwardSpan | None:
     """The part of a segment at positions [low, high)."""
     start = segment.start + max(0, low - segment.depth)
     end = min(segment.end, segment.start + high - segment.depth)
-    return Segment(start, end, segment.depth + start - segment.start, segment.cached) if start < end else None
+    return ForwardSpan(start, end, segment.depth + start - segment.start, segment.cached) if start < end else None
 
 
 def _mask(call: TreeCall, low: int, first: int, last: int, window: int | None, device: torch.device) -> Tensor | None:

@@ -1,7 +1,7 @@
 """What a forward over several branches at once has to know; tokens/tree.py makes such plans from rows.
 
-    trunk     t t t t t t t           Chain(Segment(0, 7, 0), ())
-    branch          b b               Chain(Segment(7, 9, 3), (Segment(0, 3, 0),))      forks behind the third token of the trunk
+    trunk     t t t t t t t           Chain(ForwardSpan(0, 7, 0), ())
+    branch          b b               Chain(ForwardSpan(7, 9, 3), (ForwardSpan(0, 3, 0),))      forks behind the third token of the trunk
 
 Shapes: Q tokens of the forward, K tokens that it can see (those of the cache it stands on, then its own).
 """
@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class ForwardSpan:
     """Tokens [start, end) of a forward (of the one whose cache it stands on where `cached`), at positions `depth` and on of a row."""
 
     start: int
@@ -28,8 +28,8 @@ class Segment:
 class Chain:
     """Tokens that follow one another both in the forward and in a row, and where everything above them stands, root first."""
 
-    own: Segment
-    above: tuple[Segment, ...]
+    own: ForwardSpan
+    above: tuple[ForwardSpan, ...]
 
 
 class TreePlan(Protocol):

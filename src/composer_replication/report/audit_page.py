@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from composer_replication.report.html import Html, document, el, join
-from composer_replication.report.page import MAX_BYTES, contents, counted, fitted, funnel, number, reading, section
-from composer_replication.report.sites_section import Limits, cut, sites_section
+from composer_replication.report.page import MAX_BYTES, contents, counted, fitted, funnel, grouped_number, reading, section
+from composer_replication.report.sites_section import PageLimits, cut_end, sites_section
 
 
 def audit_page(work: Mapping[str, Any], *, where: str = "", max_bytes: int = MAX_BYTES) -> str:
@@ -15,7 +15,7 @@ def audit_page(work: Mapping[str, Any], *, where: str = "", max_bytes: int = MAX
     return fitted(lambda limits, note: _draw(work, where, limits, note), max_bytes=max_bytes)
 
 
-def _draw(work: Mapping[str, Any], where: str, limits: Limits, note: str) -> str:
+def _draw(work: Mapping[str, Any], where: str, limits: PageLimits, note: str) -> str:
     sections = [
         ("kinds", "What goes wrong", _kinds(work, limits)),
         ("where", "Where it goes wrong", _where(work, limits)),
@@ -44,16 +44,16 @@ def _headline(work: Mapping[str, Any]) -> Html:
     calls = counts["calls"]
     rate = f"{100 * work['mistakes'] / calls:.1f}" if calls else "–"
     rows = [
-        (number(counts["sessions"]), "sessions"),
-        (number(counts["messages"]), "messages of a model"),
-        (number(calls), "tool calls"),
-        (number(work["mistakes"]), "mistaken messages"),
+        (grouped_number(counts["sessions"]), "sessions"),
+        (grouped_number(counts["messages"]), "messages of a model"),
+        (grouped_number(calls), "tool calls"),
+        (grouped_number(work["mistakes"]), "mistaken messages"),
         (rate, "mistakes per 100 calls"),
     ]
     return el("div", [el("div", el("b", value), what) for value, what in rows], cls="big")
 
 
-def _kinds(work: Mapping[str, Any], limits: Limits) -> Html:
+def _kinds(work: Mapping[str, Any], limits: PageLimits) -> Html:
     if not work["kinds"]:
         return el("p", "No mistaken message was found.")
     columns = (("name", "kind of mistake"), ("count", "sites"), ("hinted", "with a hint"), ("tools", "tools"))
@@ -68,7 +68,7 @@ def _kinds(work: Mapping[str, Any], limits: Limits) -> Html:
     )
 
 
-def _where(work: Mapping[str, Any], limits: Limits) -> Html:
+def _where(work: Mapping[str, Any], limits: PageLimits) -> Html:
     kinds = ("kinds", "kinds")
     tools = (("name", "tool"), ("mistakes", "mistakes"), ("of", "calls"), ("rate", "per 100"), kinds)
     places = (*((key, "repository" if key == "name" else title) for key, title in tools[:3]), ("sessions", "sessions"), *tools[3:])
@@ -85,16 +85,16 @@ def _where(work: Mapping[str, Any], limits: Limits) -> Html:
     )
 
 
-def _rates(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]], caption: str, unit: str, limits: Limits) -> Html:
+def _rates(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]], caption: str, unit: str, limits: PageLimits) -> Html:
     """A table of what has mistakes, and one sentence for what has none."""
     wrong = [{**row, "rate": f"{100 * row['mistakes'] / row['of']:.1f}" if row["of"] else "–"} for row in rows if row["mistakes"]]
-    clean = [f"{cut(row['name'], 80)} ({number(row['of'])})" for row in rows if not row["mistakes"]]
+    clean = [f"{cut_end(row['name'], 80)} ({grouped_number(row['of'])})" for row in rows if not row["mistakes"]]
     more = f", and {len(clean) - limits.rows} more" if len(clean) > limits.rows else ""
     told = f"Without a mistake ({unit}): {', '.join(clean[: limits.rows])}{more}." if clean else ""
     return join(counted(wrong, columns, limits=limits, count="mistakes", caption=caption), el("p", told, cls="quiet") if told else None)
 
 
-def _apart(work: Mapping[str, Any], limits: Limits) -> Html:
+def _apart(work: Mapping[str, Any], limits: PageLimits) -> Html:
     if not work["apart"]:
         return el("p", "Nothing else looked like an error.")
     columns = (("category", "category"), ("kind", "kind"), ("count", "sites"), ("why", "why it is kept apart"))

@@ -60,7 +60,7 @@ def model_card(card: Card) -> str:
     active = {name: c for name, c in card.channels.items() if set(c["statuses"]) - {"off"}}
     parts = [
         "\n".join(["---", *front, "# license: not known here; that of the base model, and the terms of the logs' authors", "---"]),
-        f"\n# {plain(card.name)}\n",
+        f"\n# {markdown_text(card.name)}\n",
         f"{FORMS[card.form]} Started from {code(card.base)}, trained for {card.steps} steps by `recompose train`.",
         "**A placebo: signals nulled: " + ", ".join(map(code, card.nulled)) + ". Do not use it.**" if card.nulled else "",
         "\n## What it was trained on\n",
@@ -76,24 +76,24 @@ def model_card(card: Card) -> str:
         else "",
         "\n## Did it work?\n",
         *[
-            f"**{title}.** {plain(told)}\n" + "".join(f"\n- {plain(r)}" for r in reasons) + "\n"
+            f"**{title}.** {markdown_text(told)}\n" + "".join(f"\n- {markdown_text(r)}" for r in reasons) + "\n"
             for title, told, reasons in card.evaluations
         ],
         "" if card.evaluations else NO_EVALUATION,
         "\n## How to serve it\n",
         f"Serve it with the chat template in this folder ({code(card.family)}), the one it was trained with; the base model's own can"
         " rewrite earlier messages.\n",
-        *[f"{what}:\n\n```\n{plain(line)}\n```\n" for what, line in card.commands],
+        *[f"{what}:\n\n```\n{markdown_text(line)}\n```\n" for what, line in card.commands],
         "\n## Provenance\n",
-        *[f"- {plain(note)}" for note in card.notes],
+        *[f"- {markdown_text(note)}" for note in card.notes],
         f"- seed {card.seed}; hash of the weights {code(card.weights_sha256)}",
-        f"- {', '.join(f'{plain(k)} {plain(v)}' for k, v in card.versions.items())}" if card.versions else "",
+        f"- {', '.join(f'{markdown_text(k)} {markdown_text(v)}' for k, v in card.versions.items())}" if card.versions else "",
         "- settings and the rest: `recompose.json`",
     ]
     return "\n".join(part for part in parts if part) + "\n"
 
 
-def plain(text: str) -> str:
+def markdown_text(text: str) -> str:
     """Text that markdown reads as text: one line, nothing that makes a tag, a link or a fence."""
     return " ".join(harmless(str(text)).split()).replace("<", "&lt;").replace("`", "'").replace("](", "] (").replace("|", "\\|")
 

@@ -38,10 +38,10 @@ def thin(points: Sequence[Point], *, most: int = MAX_POINTS) -> list[Point]:
     return [finite[round(i * (len(finite) - 1) / (most - 1))] for i in range(most)]
 
 
-def short(value: float) -> str:
+def axis_label(value: float) -> str:
     """A number for an axis, at most seven characters.
 
-    >>> [short(v) for v in (1234.5, 0.0253, 0.0000479)]
+    >>> [axis_label(v) for v in (1234.5, 0.0253, 0.0000479)]
     ['1234', '0.0253', '4.8e-5']
     """
     if value and (abs(value) < 0.01 or abs(value) >= 99999):
@@ -68,7 +68,9 @@ def line_chart(title: str, lines: Sequence[Line], *, note: str = "", log: bool =
     plot = _Plot.around(steps, [y for _, y in everything], log=log)
     body = [plot.axes(), [plot.tick(step, status) for step, status in ticks], [plot.line(line) for line in kept if line.points]]
     keys = [el("span", line.name, cls=f"key {line.colour}") for line in kept] if len(kept) > 1 else None
-    told = "; ".join(f"{line.name} from {short(line.points[0][1])} to {short(line.points[-1][1])}" for line in kept if line.points)
+    told = "; ".join(
+        f"{line.name} from {axis_label(line.points[0][1])} to {axis_label(line.points[-1][1])}" for line in kept if line.points
+    )
     label = f"{title}: {told or 'no values'}" + (f"; {len(ticks)} marked steps" if ticks else "")
     svg = el("svg", body, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=label)
     return el("figure", head, svg, el("div", keys, cls="keys") if keys else None, cls="card")
@@ -103,12 +105,12 @@ class _Plot:
         floor = HEIGHT - BOTTOM
         frame = el("polyline", points=f"{LEFT},{TOP} {LEFT},{floor} {WIDTH - RIGHT},{floor}", cls="axis")
         labels = [
-            el("text", short(self.high), x=LEFT - 4, y=TOP + 4, cls="end"),
-            el("text", short(self.low), x=LEFT - 4, y=floor, cls="end"),
-            el("text", f"step {short(self.first)}", x=LEFT, y=HEIGHT - 6),
+            el("text", axis_label(self.high), x=LEFT - 4, y=TOP + 4, cls="end"),
+            el("text", axis_label(self.low), x=LEFT - 4, y=floor, cls="end"),
+            el("text", f"step {axis_label(self.first)}", x=LEFT, y=HEIGHT - 6),
         ]
         if self.last > self.first:
-            labels.append(el("text", short(self.last), x=WIDTH - RIGHT, y=HEIGHT - 6, cls="end"))
+            labels.append(el("text", axis_label(self.last), x=WIDTH - RIGHT, y=HEIGHT - 6, cls="end"))
         return [frame, *labels]
 
     def tick(self, step: int, status: str) -> Html:
@@ -128,7 +130,7 @@ class _Plot:
             step, value = line.points[0]
             return el(
                 "circle",
-                el("title", f"{line.name}, step {step}: {short(value)}"),
+                el("title", f"{line.name}, step {step}: {axis_label(value)}"),
                 cx=self.x(step),
                 cy=self.y(value),
                 r=3,
@@ -164,8 +166,8 @@ def interval_chart(title: str, rows: Sequence[tuple[str, float, float, float]], 
         )
     body += [
         el("line", x1=left, x2=width - 14, y1=floor, y2=floor, cls="axis"),
-        el("text", short(low), x=left, y=floor + 14, cls="middle"),
-        el("text", short(high), x=width - 14, y=floor + 14, cls="middle"),
+        el("text", axis_label(low), x=left, y=floor + 14, cls="middle"),
+        el("text", axis_label(high), x=width - 14, y=floor + 14, cls="middle"),
     ]
     label = f"{title}: " + "; ".join(f"{name} {value:.3f} ({a:.3f} to {b:.3f})" for name, value, a, b in rows)
     svg = el("svg", body, viewBox=f"0 0 {width} {height}", role="img", aria_label=label)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from composer_replication.report.evidence import AFTER, METRIC, NEEDED, difference, signed
+from composer_replication.report.evaluation_section import AFTER, METRIC, NEEDED, difference, signed
 
 TARGETED, OTHER = "targeted_mistakes_per_episode", "other_mistakes_per_episode"
 FAMILY_TITLES = {

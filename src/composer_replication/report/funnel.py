@@ -15,7 +15,7 @@ from typing import Any
 from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import read_lines
 from composer_replication.core.site import Hint, Site
-from composer_replication.report.words import ANSWERED, CATEGORIES, FILES, FLAT, REASONS, UNUSED
+from composer_replication.report.explanations import ANSWERED, CATEGORIES, FILES, FLAT, REASONS, UNUSED
 
 TRAINED = ("mistake", "recovery")
 NO_RESULT = ("outvoted", "chosen_fails", "after_error", "erred", "too_few_families")

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from composer_replication.report.charts import interval_chart
-from composer_replication.report.evidence import signed
+from composer_replication.report.evaluation_section import signed
 from composer_replication.report.html import Html, el, join, plural, table
-from composer_replication.report.logs import OK, RECURRENCE, SIDES, tally
+from composer_replication.report.logs_view import OK, RECURRENCE, SIDES, outcome_tally
 from composer_replication.report.page import facts
-from composer_replication.report.sites_section import Limits, cut, turn_block
+from composer_replication.report.sites_section import PageLimits, cut_end, turn_block
 
 CLAIMS = {"fewer": "better", "more": "worse", "nothing": "nothing"}
 NO_SITES = "The messages at these sites were not kept: evaluate again to see them."
@@ -18,7 +18,7 @@ ORDER = "In the order of the logs: no site is chosen for what came out there."
 NOT_KEPT = "Only the verdict was kept."
 
 
-def logs_section(view: Mapping[str, Any], limits: Limits) -> Html:
+def logs_section(view: Mapping[str, Any], limits: PageLimits) -> Html:
     """The verdict, the numbers, and the sites of `report.logs.logs_view`."""
     verdict, plan = view["verdict"], view["plan"]
     box = el(
@@ -96,7 +96,7 @@ def _paired(paired: Sequence[Mapping[str, Any]]) -> Html:
     return table(lines, head=head, numbers=(2, 3), caption="paired over sites")
 
 
-def _sites(view: Mapping[str, Any], limits: Limits) -> Html:
+def _sites(view: Mapping[str, Any], limits: PageLimits) -> Html:
     kept = view["sites"][: limits.sites]
     if not kept:
         return el("p", NO_SITES, cls="note")
@@ -109,38 +109,38 @@ def _sites(view: Mapping[str, Any], limits: Limits) -> Html:
     )
 
 
-def _site(site: Mapping[str, Any], limits: Limits) -> Html:
+def _site(site: Mapping[str, Any], limits: PageLimits) -> Html:
     sides = [_log(site, limits)] if site["log"] is not None else []
     sides += [_student(name, site["written"][name], limits) for name in SIDES if name in site["written"]]
     return el(
         "article",
         el("h3", f"{site['name']} ", el("small", f"{site['kind']} · {site['id']} {site['repository']}")),
-        el("p", "What the log answered: ", cut(site["detail"], 300)) if site["detail"] else None,
+        el("p", "What the log answered: ", cut_end(site["detail"], 300)) if site["detail"] else None,
         el("div", sides, cls="sides"),
         cls="held",
         id=site["name"],
     )
 
 
-def _log(site: Mapping[str, Any], limits: Limits) -> Html:
+def _log(site: Mapping[str, Any], limits: PageLimits) -> Html:
     return el("div", el("p", el("b", "in the log"), cls="side"), turn_block(site["log"], limits.chars))
 
 
-def _student(name: str, samples: Sequence[Mapping[str, Any]], limits: Limits) -> Html:
+def _student(name: str, samples: Sequence[Mapping[str, Any]], limits: PageLimits) -> Html:
     """The first sample, the others behind a click, and how many came to what."""
     if not samples:
         return el("div", el("p", el("b", name), cls="side"), el("p", "nothing was sampled here", cls="quiet"))
     first, *rest = [_sample(one, limits) for one in samples]
     return el(
         "div",
-        el("p", el("b", name), el("small", f" · {tally(samples)}"), cls="side"),
+        el("p", el("b", name), el("small", f" · {outcome_tally(samples)}"), cls="side"),
         first,
         el("details", el("summary", plural(len(rest), "more sample")), rest) if rest else None,
     )
 
 
-def _sample(one: Mapping[str, Any], limits: Limits) -> Html:
-    told = one["reason"] + (f": {cut(one['detail'], 200)}" if one["detail"] else "")
+def _sample(one: Mapping[str, Any], limits: PageLimits) -> Html:
+    told = one["reason"] + (f": {cut_end(one['detail'], 200)}" if one["detail"] else "")
     return el(
         "div",
         el("p", el("span", one["outcome"], cls=f"outcome {_class(one['outcome'])}"), f" {told}"),

@@ -8,18 +8,18 @@ from typing import Any
 from composer_replication.core.errors import DataError
 from composer_replication.report.charts import bar
 from composer_replication.report.html import Child, Html, el, join, table
-from composer_replication.report.sites_section import Limits, cut
+from composer_replication.report.sites_section import PageLimits, cut_end
 
 MAX_BYTES = 2_000_000
 CUT_NOTE = "This page was cut to stay below 2 MB: long texts, long tables and some sites are shortened more than usual, each with a note."
 
 
-def fitted(draw: Callable[[Limits, str], str], *, max_bytes: int = MAX_BYTES) -> str:
+def fitted(draw: Callable[[PageLimits, str], str], *, max_bytes: int = MAX_BYTES) -> str:
     """The page with the widest limits under which it fits; `draw` gets the limits, and a note to print where something had to go.
 
     Raises DataError where even the narrowest page is too large.
     """
-    limits, note = Limits(), ""
+    limits, note = PageLimits(), ""
     while True:
         page = draw(limits, note)
         if len(page.encode("utf-8")) <= max_bytes:
@@ -46,7 +46,7 @@ def contents(rows: Sequence[tuple[str, str]]) -> Html:
 
 
 def counted(
-    rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]], *, limits: Limits, count: str = "count", caption: str = ""
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]], *, limits: PageLimits, count: str = "count", caption: str = ""
 ) -> Html:
     """A table of rows with a bar beside one of its numbers; (key, heading) name the columns, rows past the limit are counted."""
     kept, most = rows[: limits.rows], max((row[count] for row in rows), default=0)
@@ -63,7 +63,7 @@ def _with_bar(cells: Sequence[Child], drawn: Child, at: int) -> list[Child]:
 
 
 def _cell(value: Any) -> Child:
-    return cut(value, 160) if isinstance(value, str) else value
+    return cut_end(value, 160) if isinstance(value, str) else value
 
 
 def chain(stations: Sequence[Mapping[str, Any]], *, title: str) -> Html:
@@ -71,7 +71,7 @@ def chain(stations: Sequence[Mapping[str, Any]], *, title: str) -> Html:
     items = [
         el(
             "li",
-            el("b", number(station["count"])),
+            el("b", grouped_number(station["count"])),
             f" {station['what']}",
             el("ul", [_drop(d) for d in station["drops"]]) if station["drops"] else None,
         )
@@ -81,10 +81,10 @@ def chain(stations: Sequence[Mapping[str, Any]], *, title: str) -> Html:
 
 
 def _drop(drop: Mapping[str, Any]) -> Html:
-    return el("li", f"− {number(drop['count'])} {drop['reason']}" + (f": {drop['why']}" if drop["why"] else ""))
+    return el("li", f"− {grouped_number(drop['count'])} {drop['reason']}" + (f": {drop['why']}" if drop["why"] else ""))
 
 
-def number(value: int) -> str:
+def grouped_number(value: int) -> str:
     """A count with narrow gaps between thousands, e.g. 263 056."""
     return f"{value:,}".replace(",", "\u202f")
 

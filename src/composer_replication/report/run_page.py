@@ -7,12 +7,12 @@ from typing import Any
 
 from composer_replication.report.charts import Line, interval_chart, line_chart
 from composer_replication.report.claims import FAMILY_TITLES
-from composer_replication.report.evidence import signed
+from composer_replication.report.evaluation_section import signed
+from composer_replication.report.explanations import CHANNELS, STATUSES
 from composer_replication.report.html import Child, Html, document, el, join, plural, table
 from composer_replication.report.logs_section import logs_section
-from composer_replication.report.page import MAX_BYTES, contents, facts, fitted, funnel, number, own_chains, reading, section
-from composer_replication.report.sites_section import Limits, cut, sites_section, turn_block
-from composer_replication.report.words import CHANNELS, STATUSES
+from composer_replication.report.page import MAX_BYTES, contents, facts, fitted, funnel, grouped_number, own_chains, reading, section
+from composer_replication.report.sites_section import PageLimits, cut_end, sites_section, turn_block
 
 COLOURS = {"policy": "c0", "lm_ce": "c3", "hint": "c1", "preference": "c2"}
 # What to look at before the loss, where the metrics hold it.
@@ -41,7 +41,7 @@ def run_page(view: Mapping[str, Any], *, where: str = "", max_bytes: int = MAX_B
     return fitted(lambda limits, note: _draw(view, where, limits, note), max_bytes=max_bytes)
 
 
-def _draw(view: Mapping[str, Any], where: str, limits: Limits, note: str) -> str:
+def _draw(view: Mapping[str, Any], where: str, limits: PageLimits, note: str) -> str:
     parts: list[tuple[str, str, Html | None]] = [
         ("result", "Did it work?", _result(view["evaluation"])),
         ("logs", "On your own logs", logs_section(view["logs"], limits) if view["logs"] else None),
@@ -210,7 +210,7 @@ def _channels(view: Mapping[str, Any]) -> Html:
     if not channels:
         return el("p", "No step was taken.")
     lines = [
-        [name, _statuses(c["statuses"]), number(c["tokens"]), *_ends(c["loss"]), *_ends(c["grad_norm"]), CHANNELS.get(name, "")]
+        [name, _statuses(c["statuses"]), grouped_number(c["tokens"]), *_ends(c["loss"]), *_ends(c["grad_norm"]), CHANNELS.get(name, "")]
         for name, c in channels.items()
     ]
     head = ("channel", "steps by status", "tokens", "loss, first", "last", "gradient, first", "last", "what it is")
@@ -254,8 +254,8 @@ def _cards(name: str, channel: Mapping[str, Any], measures: Mapping[str, Any]) -
 def _lost(rows: Sequence[Mapping[str, Any]]) -> Html | None:
     if not rows:
         return None
-    lines = [(row["what"], number(row["count"]), row["cost"]) for row in rows]
-    caption = f"what was lost on the way, of {number(rows[0]['of'])} rollouts"
+    lines = [(row["what"], grouped_number(row["count"]), row["cost"]) for row in rows]
+    caption = f"what was lost on the way, of {grouped_number(rows[0]['of'])} rollouts"
     return table(lines, head=("what", "how often", "what it cost"), numbers=(1,), caption=caption)
 
 
@@ -266,7 +266,7 @@ def _events(events: Sequence[Mapping[str, Any]]) -> Html | None:
     kept = rows[-20:]
     lines = [(e["kind"], ", ".join(f"{k} {v}" for k, v in e.items() if k not in ("t", "kind", "attempt"))) for e in kept]
     caption = "warnings and other events" + (f", the last {len(kept)} of {len(rows)}" if len(kept) < len(rows) else "")
-    return table([(kind, cut(told, 300)) for kind, told in lines], head=("event", "facts"), caption=caption)
+    return table([(kind, cut_end(told, 300)) for kind, told in lines], head=("event", "facts"), caption=caption)
 
 
 # ---- data, sites, samples, settings ----
@@ -279,7 +279,7 @@ def _data(view: Mapping[str, Any]) -> Html:
         lost = f"{why}: the way from logs to examples cannot be shown."
         return join(el("p", lost), el("div", own_chains(view["chains"]), cls="grid") if view["chains"] else None)
     stale = view["stale"]
-    authors = ", ".join(f"{row['name']} ({number(row['of'])} messages)" for row in work["authors"][:6])
+    authors = ", ".join(f"{row['name']} ({grouped_number(row['of'])} messages)" for row in work["authors"][:6])
     imported = work["origins"].get("trace", 0)
     return join(
         el(
@@ -293,7 +293,7 @@ def _data(view: Mapping[str, Any]) -> Html:
         el(
             "p",
             f"Written by {authors}. ",
-            f"{number(imported)} sessions are imported logs: {IMPORTED}" if imported else "",
+            f"{grouped_number(imported)} sessions are imported logs: {IMPORTED}" if imported else "",
         )
         if authors
         else None,
@@ -301,7 +301,7 @@ def _data(view: Mapping[str, Any]) -> Html:
     )
 
 
-def _sites(view: Mapping[str, Any], where: str, limits: Limits) -> Html | None:
+def _sites(view: Mapping[str, Any], where: str, limits: PageLimits) -> Html | None:
     work, own = view["work"], view["rollout_sites"]
     shown = work["shown"] if work else []
     if not shown and not own:
@@ -310,7 +310,7 @@ def _sites(view: Mapping[str, Any], where: str, limits: Limits) -> Html | None:
     return sites_section([*own, *shown], total=total, rollouts=len(own), watched=view["watched"], limits=limits, where=where)
 
 
-def _samples(samples: Mapping[str, Any], limits: Limits) -> Html:
+def _samples(samples: Mapping[str, Any], limits: PageLimits) -> Html:
     def one(session: Mapping[str, Any]) -> Html:
         outcome = "" if session["outcome"] is None else f", outcome {session['outcome']:g}"
         left = el("p", plural(session["left_out"], "more turn"), cls="quiet") if session["left_out"] else None
@@ -321,19 +321,22 @@ def _samples(samples: Mapping[str, Any], limits: Limits) -> Html:
     return join(el("p", f"Sampled by the student at step {samples['step']}{left}."), [one(session) for session in samples["sessions"]])
 
 
-def _settings(view: Mapping[str, Any], limits: Limits) -> Html:
+def _settings(view: Mapping[str, Any], limits: PageLimits) -> Html:
     versions = ", ".join(f"{name} {version}" for name, version in view["versions"].items())
     changed = [line.partition(": ") for line in view["changed_settings"]]
     inputs = [(i["path"], i["rows"], str(i["sha256"])[:16]) for i in view["inputs"]]
     values = [(key, *told.partition(" -> ")[::2]) for key, _, told in changed]
     return join(
         el("p", "Settings that differ from the defaults:") if values else el("p", "Every setting has its default."),
-        table([(key, cut(old, 120), cut(new, 200)) for key, old, new in values[: limits.rows]], head=("setting", "default", "this run"))
+        table(
+            [(key, cut_end(old, 120), cut_end(new, 200)) for key, old, new in values[: limits.rows]],
+            head=("setting", "default", "this run"),
+        )
         if values
         else None,
         el("p", f"and {len(values) - limits.rows} more") if len(values) > limits.rows else None,
         el("h3", "Run it again"),
-        el("pre", cut(view["command"], 2000)),
+        el("pre", cut_end(view["command"], 2000)),
         _again(view["again"]),
         el("p", f"With {versions}; {view['platform']}; seed {view['seed']}.", cls="quiet"),
         table(inputs, head=("input", "rows", "sha256, first 16"), numbers=(1,)) if inputs else None,
@@ -346,4 +349,4 @@ def _again(commands: Sequence[Mapping[str, str]]) -> Html | None:
     if not commands:
         return None
     lead = el("p", "The runs it was compared with, and the evaluation with this run's settings; its tasks and seed stand above.")
-    return join(lead, [join(el("p", f"{one['name']}:"), el("pre", cut(one["command"], 2000))) for one in commands])
+    return join(lead, [join(el("p", f"{one['name']}:"), el("pre", cut_end(one["command"], 2000))) for one in commands])

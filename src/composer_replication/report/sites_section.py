@@ -17,7 +17,7 @@ SHADES = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class PageLimits:
     """How much of the content a page may hold; `halved` until it fits."""
 
     sites: int = 24
@@ -26,23 +26,23 @@ class Limits:
     tokens: int = 800
     rows: int = 25
 
-    def halved(self) -> Limits:
+    def halved(self) -> PageLimits:
         """Half of everything, at least one site and a little text."""
         names = {"sites": 1, "chars": 60, "message_chars": 120, "tokens": 20, "rows": 3}
         return replace(self, **{name: max(getattr(self, name) // 2, least) for name, least in names.items()})
 
 
-def cut(text: str, limit: int) -> str:
+def cut_end(text: str, limit: int) -> str:
     """The beginning of a text, and how much is missing.
 
-    >>> cut("abcdef", 4)
+    >>> cut_end("abcdef", 4)
     'abcd [2 more characters]'
     """
     return text if len(text) <= limit else f"{text[:limit]} [{len(text) - limit} more characters]"
 
 
 def sites_section(
-    shown: Sequence[Mapping[str, Any]], *, total: int, watched: Mapping[str, Any] | None, limits: Limits, where: str, rollouts: int = 0
+    shown: Sequence[Mapping[str, Any]], *, total: int, watched: Mapping[str, Any] | None, limits: PageLimits, where: str, rollouts: int = 0
 ) -> Html:
     """List and articles; `watched` are token tables as `run.watched` gives them, `where` completes the `recompose show` command.
 
@@ -94,7 +94,7 @@ def _legend(watched: Mapping[str, Any]) -> Html:
 
 
 def _article(
-    view: Mapping[str, Any], tokens: Sequence[Mapping[str, Any]] | None, watched: Mapping[str, Any] | None, limits: Limits, where: str
+    view: Mapping[str, Any], tokens: Sequence[Mapping[str, Any]] | None, watched: Mapping[str, Any] | None, limits: PageLimits, where: str
 ) -> Html:
     site, name = view["site"], _name(view)
     about = f"{site['kind']} · {site['category']}" + (f" · found by {site['detector']}" if site["detector"] else "")
@@ -103,7 +103,7 @@ def _article(
         "article",
         el("h3", f"{name} ", el("small", about)),
         el("p", el("code", site["id"]), f" {site.get('repository', '')}", cls="quiet"),
-        el("p", "Shown by: ", cut(site["detail"], 300)) if site.get("detail") else None,
+        el("p", "Shown by: ", cut_end(site["detail"], 300)) if site.get("detail") else None,
         el("p", f"not shown: {plural(before, 'earlier turn')} of its context", cls="quiet") if before else None,
         [turn_block(turn, limits.chars) for turn in view["before"]],
         _hint(view["hint"], limits),
@@ -123,10 +123,12 @@ def _article(
     )
 
 
-def _hint(text: str | None, limits: Limits) -> Html:
+def _hint(text: str | None, limits: PageLimits) -> Html:
     if text is None:
         return el("p", NO_HINT, cls="quiet")
-    return el("div", el("b", "hint "), el("span", TEACHER_ONLY, cls="label"), el("div", cut(text, limits.chars), cls="text"), cls="hint")
+    return el(
+        "div", el("b", "hint "), el("span", TEACHER_ONLY, cls="label"), el("div", cut_end(text, limits.chars), cls="text"), cls="hint"
+    )
 
 
 def turn_block(turn: Mapping[str, Any], limit: int) -> Html:
@@ -146,19 +148,19 @@ def turn_block(turn: Mapping[str, Any], limit: int) -> Html:
 def _block(block: Mapping[str, Any], limit: int) -> Html:
     kind = block["type"]
     if kind == "call":
-        arguments = cut(json.dumps(block["arguments"], ensure_ascii=False, indent=1), limit)
+        arguments = cut_end(json.dumps(block["arguments"], ensure_ascii=False, indent=1), limit)
         return el("div", el("b", f"call {block['name']} "), arguments, cls="text")
     if kind == "result":
         images = f" [{len(block['images'])} images were not kept]" if block["images"] else ""
-        return el("div", el("b", "error result " if block["is_error"] else "result "), cut(block["text"], limit), images, cls="text")
+        return el("div", el("b", "error result " if block["is_error"] else "result "), cut_end(block["text"], limit), images, cls="text")
     if kind == "text":
-        return el("div", cut(block["text"], limit), cls="text")
+        return el("div", cut_end(block["text"], limit), cls="text")
     if kind == "thinking":
-        return el("div", el("em", "thinking "), cut(block["text"] or "(not in the log)", limit), cls="text")
-    return el("div", el("b", f"{kind} "), cut(block["text"], limit), cls="text")
+        return el("div", el("em", "thinking "), cut_end(block["text"] or "(not in the log)", limit), cls="text")
+    return el("div", el("b", f"{kind} "), cut_end(block["text"], limit), cls="text")
 
 
-def _heat(tokens: Sequence[Mapping[str, Any]], watched: Mapping[str, Any], limits: Limits) -> Html:
+def _heat(tokens: Sequence[Mapping[str, Any]], watched: Mapping[str, Any], limits: PageLimits) -> Html:
     """Every token of the target with its colour at both steps; the numbers are in its title, and below on click or arrow keys."""
     shown = tokens[: limits.tokens]
     left = len(tokens) - len(shown)

@@ -16,9 +16,9 @@ from composer_replication.core.errors import DataError
 from composer_replication.core.site import Hint, Site
 from composer_replication.core.stamps import stale_artefacts
 from composer_replication.core.trace import Session
+from composer_replication.report.explanations import CATEGORIES, KINDS_APART, REASONS
 from composer_replication.report.funnel import TRAINED, file_chain, message_chain, preference_chain, read_object, read_skipped, site_chain
 from composer_replication.report.views import site_view
-from composer_replication.report.words import CATEGORIES, KINDS_APART, REASONS
 
 UNKNOWN = "unknown"
 SHOWN_SITES, SHOWN_APART = 24, 6
@@ -67,7 +67,7 @@ def work_view(work: Path, *, first: Sequence[str] = (), num_sites: int = SHOWN_S
     skipped, held_out = read_skipped(work / "examples" / "skipped.jsonl") if built else ({}, frozenset())
     meta = read_object(work / "examples" / "meta.json", verb="build") if built else None
     ingest = read_object(work / "ingest.json", verb="ingest")
-    chosen = choose(sites, hints, first=first, num_sites=num_sites)
+    chosen = choose_sites(sites, hints, first=first, num_sites=num_sites)
     by_session: dict[str, list[int]] = defaultdict(list)
     for number in chosen:
         by_session[sites[number].session_id].append(number)
@@ -119,7 +119,7 @@ def _read(reader: Any, path: Path, *, verb: str, needed: bool = True) -> list[An
     return list(reader(path))
 
 
-def choose(sites: Sequence[Site], hints: Mapping[str, Hint], *, first: Sequence[str], num_sites: int) -> list[int]:
+def choose_sites(sites: Sequence[Site], hints: Mapping[str, Hint], *, first: Sequence[str], num_sites: int) -> list[int]:
     """Places of the sites to show: those named, then mistakes by kind in turn (with a hint first), then one per other category."""
     leading = [i for name in first for i, site in enumerate(sites) if site.id == name]
     by_kind: dict[str, list[int]] = defaultdict(list)

@@ -22,7 +22,7 @@ class Chosen:
     logprobs: list[float]
 
 
-def choose(logits_BV: Tensor, *, uniform: Sequence[float], temperature: float, top_p: float) -> Chosen:
+def sample_tokens(logits_BV: Tensor, *, uniform: Sequence[float], temperature: float, top_p: float) -> Chosen:
     """Sample a token per row by inverting the cumulative distribution at `uniform`, a number in [0, 1) per row; temperature 0 = the best.
 
     The log-prob is the *model's own*, log softmax(logits) at temperature 1 over the whole vocabulary, whatever the sampling settings:

@@ -1,6 +1,6 @@
 """One episode: a conversation between a student and an environment, as turns and as the very ids the student reads and writes.
 
-    episode = Episode(env, voice=Voice.of(renderer, author="tiny"), name="task-3:0", seed=7)
+    episode = Episode(env, voice=ChatFormat.of(renderer, author="tiny"), name="task-3:0", seed=7)
     episode.ids                                    # what the student reads first, up to its generation prompt
     episode.say(ids, logprobs, ended=True)         # its message; what of it the environment must answer is episode.asked
     episode.hear(outcome, max_context_tokens=512)  # the answer: `ids` grows by it, or the episode ends with a name
@@ -39,12 +39,19 @@ from composer_replication.core.trace import (
     ToolSpec,
     Turn,
 )
-from composer_replication.rollouts.border import FaultError, checked_max_turns, checked_opening, checked_reply, checked_worth, clean_text
-from composer_replication.rollouts.crew import MAX_WORDS, Job, Outcome
+from composer_replication.rollouts.call_pool import MAX_WORDS, Outcome, PooledCall
+from composer_replication.rollouts.env_validation import (
+    FaultError,
+    checked_max_turns,
+    checked_opening,
+    checked_reply,
+    checked_reward,
+    clean_text,
+)
 from composer_replication.rollouts.envs.env import Env, Opening, Reply
-from composer_replication.rollouts.meter import Meter
 from composer_replication.rollouts.parse import MalformedCall, Parser, WrittenCall, parse_message, parser_of
-from composer_replication.rollouts.sampling import Limits
+from composer_replication.rollouts.sampling import EpisodeLimits
+from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.tokens.layout import num_shared
 from composer_replication.tokens.renderer import Renderer
 
@@ -89,7 +96,7 @@ class Rollout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Voice:
+class ChatFormat:
     """How a student reads and writes: its template, its parser, its name, and the token that ends its messages."""
 
     renderer: Renderer
@@ -114,15 +121,15 @@ class Episode:
         self,
         env: Env,
         *,
-        voice: Voice,
+        voice: ChatFormat,
         name: str,
         seed: int,
-        meter: Meter,
-        limits: Limits | None = None,
+        meter: SamplingStats,
+        limits: EpisodeLimits | None = None,
         opened: Outcome[Opening] | None = None,
     ) -> None:
         self.env, self.voice, self.name, self.meter = env, voice, name, meter
-        self.limits = limits or Limits()
+        self.limits = limits or EpisodeLimits()
         self.random = random.Random(seed)
         self.tools: tuple[ToolSpec, ...] = ()
         self.turns: list[Turn] = []
@@ -258,9 +265,9 @@ class Episode:
         return (0.0, {}) if self.ended in LOST else (self.env.reward(), dict(self.env.measures()))
 
     def _here(self, call: Callable[[], T]) -> Outcome[T]:
-        job = Job(call)
+        job = PooledCall(call)
         with self.meter.timing("environment"):
-            job.do()
+            job.run()
         return job.outcome()
 
     def _open(self, opened: Outcome[Opening]) -> None:
@@ -282,8 +289,8 @@ class Episode:
 
         Whatever foreign objects do while they are looked at - a property that raises, an `==` that exits - is a fault like what they say.
         """
-        job = Job(check)
-        job.do()
+        job = PooledCall(check)
+        job.run()
         outcome = job.outcome()
         if outcome.failure is None:
             return outcome.value
@@ -301,7 +308,7 @@ class Episode:
             self._lose(worth.failure.words if worth.failure else "no reward", late=bool(worth.failure and worth.failure.late))
             return 0.0, {}
         given = worth.value
-        if (checked := self._checked(lambda: checked_worth(*given))) is None:
+        if (checked := self._checked(lambda: checked_reward(*given))) is None:
             return 0.0, {}
         reward, measures = checked
         return (0.0 if self.ended in _NO_REWARD else reward), measures

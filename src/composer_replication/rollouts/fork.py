@@ -1,7 +1,7 @@
 """On-policy from logs: at a site of an imported session the student writes that message itself, and it is checked without a sandbox.
 
     prefix = restore(session, turn=site.turn, renderer=renderer, max_tokens=4096, room=256)
-    spot = ForkSpot(site=site, turns=prefix.turns, tools=session.tools, check=SiteCheck.of(session, site))
+    spot = ForkPoint(site=site, turns=prefix.turns, tools=session.tools, check=SiteCheck.of(session, site))
     forks = sample_forks(model, [spot], samples=4, renderer=renderer, settings=Sampling(), author="student")
     forks[0].checked.outcome, forks[0].ids                  # "same", the ids that were sampled
 
@@ -21,15 +21,15 @@ from composer_replication.core.site import Site
 from composer_replication.core.trace import ToolSpec, Turn
 from composer_replication.rollouts.envs.env import Opening, Reply, RunsIn
 from composer_replication.rollouts.episode import LOST, Rollout
-from composer_replication.rollouts.meter import Meter
 from composer_replication.rollouts.parse import Parser
 from composer_replication.rollouts.sampler import Sampling, sample_rollouts
+from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.rollouts.static_check import OUTCOMES, Checked, SiteCheck
 from composer_replication.tokens.renderer import Renderer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForkSpot:
+class ForkPoint:
     """Where to fork: the messages above the mistaken one, the tools on offer, and the check of what will be written.
 
     `ids` are what `build` made of these messages, up to and including the generation prompt; empty where nothing was built, and then
@@ -80,7 +80,7 @@ class _OneMessage:
     max_turns = 1
     runs_in: RunsIn = "caller"
 
-    def __init__(self, spot: ForkSpot) -> None:
+    def __init__(self, spot: ForkPoint) -> None:
         self.task_id, self.spot = spot.site.id, spot
 
     def open(self) -> Opening:
@@ -101,7 +101,7 @@ class _OneMessage:
 
 def sample_forks(
     model: Any,
-    spots: Sequence[ForkSpot],
+    spots: Sequence[ForkPoint],
     *,
     samples: int,
     renderer: Renderer,
@@ -109,7 +109,7 @@ def sample_forks(
     author: str,
     label: str = "fork:",
     parser: Parser | None = None,
-    meter: Meter | None = None,
+    meter: SamplingStats | None = None,
 ) -> list[Fork]:
     """`samples` messages at each spot, in the order of the spots; each draws from a stream of its own, named by label, site and number.
 
@@ -122,7 +122,7 @@ def sample_forks(
     return [_fork(spot, rollout, number=i % samples) for i, (spot, rollout) in enumerate(zip(each, rollouts, strict=True))]
 
 
-def _fork(spot: ForkSpot, rollout: Rollout, *, number: int) -> Fork:
+def _fork(spot: ForkPoint, rollout: Rollout, *, number: int) -> Fork:
     if rollout.ended in LOST:
         raise DataError(f"no episode could begin there: {rollout.failure}", where=spot.site.id, fix="report it as a bug")
     turn = rollout.session.turns[len(spot.turns)]

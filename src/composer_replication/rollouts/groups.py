@@ -112,7 +112,7 @@ def fresh(groups: Groups, *, now: int, max_staleness: int) -> Groups:
     return _only(groups, lambda r: r.version >= 0 and now - r.version <= max_staleness)
 
 
-def written(groups: Groups) -> Groups:
+def answered_groups(groups: Groups) -> Groups:
     """The groups without rollouts that a server left without a message: they say nothing about the policy.
 
     A rollout that its environment lost stays: what the policy did may have been the reason. A group of one goes whole.

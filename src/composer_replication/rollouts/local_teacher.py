@@ -17,24 +17,24 @@ from typing import Any
 
 import torch
 
-from composer_replication.core.config.student import StudentSettings
-from composer_replication.core.config.teachers import TeacherSettings
+from composer_replication.core.config.student_settings import StudentSettings
+from composer_replication.core.config.teacher_settings import TeacherSettings
 from composer_replication.core.errors import ComposerError, ConfigError, TeacherError
 from composer_replication.core.jsonl import dumps
-from composer_replication.core.teacher import FREE, Price, Reply, Request, Usage
+from composer_replication.core.teacher import FREE, Price, Request, TeacherReply, Usage
 from composer_replication.core.trace import Block, Opaque, ToolCall, Turn
-from composer_replication.models.load import load_student
+from composer_replication.models.load_student import load_student
 from composer_replication.rollouts.envs.env import Opening
 from composer_replication.rollouts.envs.env import Reply as Heard
 from composer_replication.rollouts.episode import CUT, MALFORMED
 from composer_replication.rollouts.sampler import sample_rollouts
-from composer_replication.rollouts.sampling import Limits, Sampling
+from composer_replication.rollouts.sampling import EpisodeLimits, Sampling
 from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.renderer import Renderer
 
 
 @dataclass(slots=True)
-class _Question:
+class _PromptEnv:
     """An environment that shows one prompt, hears one message and ends."""
 
     task_id: str
@@ -80,7 +80,7 @@ class LocalTeacher:
         """Nothing is booked for it."""
         return 0
 
-    async def ask(self, request: Request) -> Reply:
+    async def ask(self, request: Request) -> TeacherReply:
         """One message of the model; raises TeacherError where the prompt cannot be rendered or does not fit."""
         if request.schema is not None:
             raise TeacherError("a local model cannot be held to a schema", where=self.name, again=False, billed=False)
@@ -89,7 +89,7 @@ class LocalTeacher:
             prompt = renderer.render(request.turns, tools=request.tools).ids
             settings = self._sampling(model, request, num_prompt_tokens=len(prompt))
             rollout = sample_rollouts(
-                model, [_Question(prompt_name(request), request)], renderer=renderer, settings=settings, author=self.settings.model
+                model, [_PromptEnv(prompt_name(request), request)], renderer=renderer, settings=settings, author=self.settings.model
             )[0]
         except ConfigError:
             raise
@@ -116,7 +116,7 @@ class LocalTeacher:
             fix = "lower replay.max_prompt_tokens"
             raise TeacherError(what, where=self.name, fix=fix, again=False, billed=False)
         seed = int(hashlib.sha256(prompt_name(request).encode()).hexdigest()[:8], 16)
-        limits = Limits(max_calls=1000)
+        limits = EpisodeLimits(max_calls=1000)
         return Sampling(
             temperature=request.temperature, max_new_tokens=request.max_tokens, max_context_tokens=room, seed=seed, limits=limits
         )
@@ -127,7 +127,7 @@ def prompt_name(request: Request) -> str:
     return f"{request.about or 'request'}#{request.sample}"
 
 
-def _reply(turn: Turn, request: Request, *, num_prompt_tokens: int) -> Reply:
+def _reply(turn: Turn, request: Request, *, num_prompt_tokens: int) -> TeacherReply:
     """The message as a teacher's answer: a call that cannot be read stays as it was written, as with an endpoint."""
     sampled = turn.sampled
     assert sampled is not None
@@ -143,7 +143,7 @@ def _reply(turn: Turn, request: Request, *, num_prompt_tokens: int) -> Reply:
             if isinstance(block, ToolCall) and block.name not in offered:
                 problem = problem or "unknown_tool"
     logprobs = sampled.logprobs
-    return Reply(
+    return TeacherReply(
         turn=replace(turn, blocks=tuple(blocks), sampled=None, tag="", context_tokens=0),
         usage=Usage(input_tokens=num_prompt_tokens, output_tokens=len(sampled.ids), usd=0.0),
         problem=problem or ("" if blocks else "empty"),

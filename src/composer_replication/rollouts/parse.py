@@ -38,7 +38,7 @@ _CALL_LINE = re.compile(r'\{\s*"(?:name|parameters|function)"')
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class MessagePart:
     """A stretch of a message: a control token that was sampled as such, or plain text."""
 
     text: str
@@ -67,7 +67,7 @@ class BareCall(WrittenCall):
 
 
 Part = Text | Thinking | WrittenCall | MalformedCall
-Parser = Callable[[Sequence[Piece]], Iterator[Part]]
+Parser = Callable[[Sequence[MessagePart]], Iterator[Part]]
 
 
 def parse_message(ids: Sequence[int], *, codec: TextCodec, parser: Parser, tools: Sequence[ToolSpec] = ()) -> tuple[Part, ...]:
@@ -120,40 +120,40 @@ def parser_of(renderer: Renderer) -> Parser:
     )
 
 
-def pieces_of(ids: Sequence[int], *, codec: TextCodec) -> list[Piece]:
+def pieces_of(ids: Sequence[int], *, codec: TextCodec) -> list[MessagePart]:
     """Sampled ids as text cut at control tokens; a tag for which the tokenizer has no token is found by its letters."""
     by_id = {index: token for token, index in codec.control.items()}
-    pieces: list[Piece] = []
+    pieces: list[MessagePart] = []
     for control, run in itertools.groupby(ids, key=lambda i: i in by_id):
         if control:
-            pieces.extend(Piece(by_id[i], True) for i in run)
+            pieces.extend(MessagePart(by_id[i], True) for i in run)
         else:
-            pieces.append(Piece(codec.decode(list(run)), False))
+            pieces.append(MessagePart(codec.decode(list(run)), False))
     spelled = [tag for tag in (OPEN, CLOSE, THINK, THOUGHT) if tag not in codec.control]
     if not spelled:
         return pieces
     pattern = re.compile(f"({'|'.join(map(re.escape, spelled))})")
-    cut: list[Piece] = []
+    cut: list[MessagePart] = []
     for piece in pieces:
-        cut += [piece] if piece.control else [Piece(text, text in spelled) for text in pattern.split(piece.text) if text]
+        cut += [piece] if piece.control else [MessagePart(text, text in spelled) for text in pattern.split(piece.text) if text]
     return cut
 
 
-def _json_call(pieces: Sequence[Piece]) -> Part:
+def _json_call(pieces: Sequence[MessagePart]) -> Part:
     return read_call(_joined(pieces), arguments="arguments")
 
 
 def _chatml(
-    pieces: Sequence[Piece], *, thinking: bool, read: Callable[[Sequence[Piece]], Part] = _json_call, gap: str = "\n"
+    pieces: Sequence[MessagePart], *, thinking: bool, read: Callable[[Sequence[MessagePart]], Part] = _json_call, gap: str = "\n"
 ) -> Iterator[Part]:
     """Text, then calls between <tool_call> tags, as chatml.jinja writes them; `gap` is what stands between the text and the calls."""
     rest = list(pieces)
-    if thinking and rest and rest[0] == Piece(THINK, True):
-        end = next((i for i, p in enumerate(rest) if p == Piece(THOUGHT, True)), len(rest))
+    if thinking and rest and rest[0] == MessagePart(THINK, True):
+        end = next((i for i, p in enumerate(rest) if p == MessagePart(THOUGHT, True)), len(rest))
         inside, rest = rest[1:end], rest[end:]
         if thought := _joined(inside).removeprefix("\n").removesuffix("\n"):
             yield Thinking(thought)
-        if not rest and Piece(OPEN, True) in inside:
+        if not rest and MessagePart(OPEN, True) in inside:
             yield MalformedCall(_joined(inside), f"the call stands inside thinking that does not end with {THOUGHT}")
         rest = _without_start(rest[1:], "\n\n")
     called = False
@@ -175,9 +175,9 @@ def _chatml(
             rest = rest[end + 1 :]
 
 
-def _llama(pieces: Sequence[Piece]) -> Iterator[Part]:
+def _llama(pieces: Sequence[MessagePart]) -> Iterator[Part]:
     """Text, then calls, each a JSON object that begins a line, as llama3.jinja writes them."""
-    tag = next((i for i, p in enumerate(pieces) if p == Piece(PYTHON_TAG, True)), len(pieces))
+    tag = next((i for i, p in enumerate(pieces) if p == MessagePart(PYTHON_TAG, True)), len(pieces))
     text = _joined(pieces[:tag])
     done, called = 0, False
     for start in [0, *(m.end() for m in re.finditer("\n", text))]:
@@ -212,13 +212,13 @@ def _llama_call(text: str, start: int) -> tuple[Part, int] | None:
     return _call_of(value, text=text[start:end], arguments="parameters"), line_end
 
 
-def _qwen35(pieces: Sequence[Piece], *, thinking: bool) -> Iterator[Part]:
+def _qwen35(pieces: Sequence[MessagePart], *, thinking: bool) -> Iterator[Part]:
     """As chatml.jinja's, with <function=...> blocks in the tags; the header has opened the think block already."""
-    opened = [Piece(THINK, True), Piece("\n", False), *pieces] if thinking else pieces
+    opened = [MessagePart(THINK, True), MessagePart("\n", False), *pieces] if thinking else pieces
     return _chatml(opened, thinking=thinking, read=_function_block, gap="\n\n")
 
 
-def _function_block(pieces: Sequence[Piece]) -> Part:
+def _function_block(pieces: Sequence[MessagePart]) -> Part:
     """A <function=name> block with one <parameter=key> block a value, as qwen3_5.jinja writes them."""
     text = _joined(pieces)
     found = _FUNCTION.fullmatch(text)
@@ -236,50 +236,52 @@ def _function_block(pieces: Sequence[Piece]) -> Part:
     return BareCall(found["name"], values)
 
 
-def _glm(pieces: Sequence[Piece], *, thinking: bool) -> Iterator[Part]:
+def _glm(pieces: Sequence[MessagePart], *, thinking: bool) -> Iterator[Part]:
     """As chatml.jinja's, with <arg_key> and <arg_value> pairs in the tags; what follows the header begins on a line of its own."""
     rest = [piece for piece in _without_start(pieces, "\n") if piece.text]
-    if thinking and rest and rest[0] == Piece(THINK, True):
-        end = next((i for i, p in enumerate(rest) if p == Piece(THOUGHT, True)), len(rest))
+    if thinking and rest and rest[0] == MessagePart(THINK, True):
+        end = next((i for i, p in enumerate(rest) if p == MessagePart(THOUGHT, True)), len(rest))
         inside, rest = rest[1:end], _without_start(rest[end + 1 :], "\n")
         if thought := _joined(inside):
             yield Thinking(thought)
-        if Piece(OPEN, True) in inside:
+        if MessagePart(OPEN, True) in inside:
             yield MalformedCall(_joined(inside), f"the call stands inside thinking that does not end with {THOUGHT}")
     yield from _chatml(rest, thinking=False, read=_key_value_pairs)
 
 
-def _key_value_pairs(pieces: Sequence[Piece]) -> Part:
+def _key_value_pairs(pieces: Sequence[MessagePart]) -> Part:
     """A name, then <arg_key> and <arg_value> pairs, as glm4.jinja writes them; the tags are tokens, so values may spell them."""
     text = _joined(pieces)
-    name, *rest = [*pieces, Piece("", False)] if pieces and not pieces[0].control else [Piece("", False), *pieces, Piece("", False)]
+    name, *rest = (
+        [*pieces, MessagePart("", False)] if pieces and not pieces[0].control else [MessagePart("", False), *pieces, MessagePart("", False)]
+    )
     if not name.text.removesuffix("\n") or not name.text.endswith("\n"):
         return MalformedCall(text, "a call begins with its name and a line break")
     values: dict[str, str] = {}
-    while rest and rest != [Piece("", False)]:
+    while rest and rest != [MessagePart("", False)]:
         fields: list[str] = []
         for opening, closing in (("<arg_key>", "</arg_key>"), ("<arg_value>", "</arg_value>")):
-            end = next((i for i, p in enumerate(rest) if p == Piece(closing, True)), -1)
-            if end < 1 or rest[0] != Piece(opening, True):
+            end = next((i for i, p in enumerate(rest) if p == MessagePart(closing, True)), -1)
+            if end < 1 or rest[0] != MessagePart(opening, True):
                 return MalformedCall(text, "a value is an <arg_key> and an <arg_value>, each closed")
             fields.append(_joined(rest[1:end]))
             rest = rest[end + 1 :]
             if not rest or rest[0].control or not rest[0].text.startswith("\n"):
                 return MalformedCall(text, f"a line ends behind {closing}")
-            rest = [p for p in (Piece(rest[0].text[1:], False), *rest[1:]) if p.text or p.control]
+            rest = [p for p in (MessagePart(rest[0].text[1:], False), *rest[1:]) if p.text or p.control]
         if fields[0] in values:
             return MalformedCall(text, "a key stands twice in one call")
         values[fields[0]] = fields[1]
     return BareCall(name.text.removesuffix("\n"), values)
 
 
-def _mistral(pieces: Sequence[Piece], *, version: str) -> Iterator[Part]:
+def _mistral(pieces: Sequence[MessagePart], *, version: str) -> Iterator[Part]:
     """Text, then [TOOL_CALLS]: one JSON list (v7), or a name, [CALL_ID] and [ARGS] for each call (v11, v13), as in mistral.jinja."""
-    at = next((i for i, p in enumerate(pieces) if p == Piece("[TOOL_CALLS]", True)), len(pieces))
+    at = next((i for i, p in enumerate(pieces) if p == MessagePart("[TOOL_CALLS]", True)), len(pieces))
     if text := _joined(pieces[:at]):
         yield Text(text)
     while at < len(pieces):
-        end = next((i for i, p in enumerate(pieces[at + 1 :], at + 1) if p == Piece("[TOOL_CALLS]", True)), len(pieces))
+        end = next((i for i, p in enumerate(pieces[at + 1 :], at + 1) if p == MessagePart("[TOOL_CALLS]", True)), len(pieces))
         yield from _mistral_list(_joined(pieces[at + 1 : end])) if version == "v7" else [_mistral_call(pieces[at + 1 : end], version)]
         at = end
 
@@ -298,19 +300,19 @@ def _mistral_list(text: str) -> Iterator[Part]:
         yield _call_of(known, text=json.dumps(call, ensure_ascii=False), arguments="arguments")
 
 
-def _mistral_call(pieces: Sequence[Piece], version: str) -> Part:
+def _mistral_call(pieces: Sequence[MessagePart], version: str) -> Part:
     text = _joined(pieces)
     tags = [p.text for p in pieces if p.control and p.text in ("[CALL_ID]", "[ARGS]")]
     if tags not in (["[ARGS]"], ["[CALL_ID]", "[ARGS]"]) or (version == "v13" and len(tags) == 2):
         return MalformedCall(text, "a call is a name, [ARGS] and its arguments" + ("" if version == "v13" else ", with [CALL_ID] between"))
-    at = pieces.index(Piece("[ARGS]", True))
+    at = pieces.index(MessagePart("[ARGS]", True))
     name = _joined(list(itertools.takewhile(lambda p: not p.control, pieces)))
     return _named_call(name, _joined(pieces[at + 1 :]), text)
 
 
-def _harmony(pieces: Sequence[Piece]) -> Iterator[Part]:
+def _harmony(pieces: Sequence[MessagePart]) -> Iterator[Part]:
     """The harmony messages of one reply, behind the <|start|>assistant of its header: analysis, calls, commentary, final."""
-    rest = [Piece("<|start|>", True), Piece("assistant", False), *pieces] if pieces else []
+    rest = [MessagePart("<|start|>", True), MessagePart("assistant", False), *pieces] if pieces else []
     while rest:
         ends = (i for i, p in enumerate(rest) if p.control and p.text in ("<|end|>", "<|call|>", "<|return|>"))
         end = next(ends, len(rest))
@@ -318,9 +320,9 @@ def _harmony(pieces: Sequence[Piece]) -> Iterator[Part]:
         rest = rest[end + 1 :]
 
 
-def _harmony_message(pieces: Sequence[Piece]) -> Iterator[Part]:
+def _harmony_message(pieces: Sequence[MessagePart]) -> Iterator[Part]:
     text = _joined(pieces)
-    at = next((i for i, p in enumerate(pieces) if p == Piece("<|message|>", True)), len(pieces))
+    at = next((i for i, p in enumerate(pieces) if p == MessagePart("<|message|>", True)), len(pieces))
     head, body = _joined(pieces[:at]), _joined(pieces[at + 1 :])
     found = _HARMONY_HEAD.fullmatch(head)
     if found is None or at == len(pieces):
@@ -363,7 +365,7 @@ PARSERS: Mapping[str, Parser] = {
     "gemma": _llama,
     "gpt-oss": _harmony,
 }
-"""One parser for each of tokens/families.py."""
+"""One parser for each of tokens/template_families.py."""
 
 
 def read_call(text: str, *, arguments: str) -> WrittenCall | MalformedCall:
@@ -407,13 +409,13 @@ def _strings(value: Any) -> Iterator[str]:
             left += item
 
 
-def _joined(pieces: Sequence[Piece]) -> str:
+def _joined(pieces: Sequence[MessagePart]) -> str:
     return "".join(piece.text for piece in pieces)
 
 
-def _without_start(pieces: Sequence[Piece], start: str) -> list[Piece]:
+def _without_start(pieces: Sequence[MessagePart], start: str) -> list[MessagePart]:
     if pieces and not pieces[0].control:
-        return [Piece(pieces[0].text.removeprefix(start), False), *pieces[1:]]
+        return [MessagePart(pieces[0].text.removeprefix(start), False), *pieces[1:]]
     return list(pieces)
 
 

@@ -4,7 +4,7 @@
     x    = weighted sum of thinking, tool-calling, tool-output and message tokens, of calls and of turns
 
 It grows with x and ever more slowly, so an easy task is pressed to be short and a hard one may be long. The formula is that of Cursor's
-Composer 2 report; its k, q and weights were not published, so the defaults (core/config/train.py) are ours.
+Composer 2 report; its k, q and weights were not published, so the defaults (core/config/train_settings.py) are ours.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from composer_replication.core.config.train import LengthSettings
+from composer_replication.core.config.train_settings import LengthSettings
 from composer_replication.core.trace import Session, Text, Thinking
 
 

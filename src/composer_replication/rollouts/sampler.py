@@ -24,15 +24,15 @@ from typing import Any, TypeVar
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import ConfigError
 from composer_replication.models.forward import scoring
-from composer_replication.rollouts.choose import choose
-from composer_replication.rollouts.crew import Crew, Failure, Job, Outcome
+from composer_replication.rollouts.call_pool import CallPool, Failure, Outcome, PooledCall
+from composer_replication.rollouts.choose import sample_tokens
 from composer_replication.rollouts.envs.env import Env, runs_in
-from composer_replication.rollouts.episode import LOST, Episode, Rollout, Voice
-from composer_replication.rollouts.meter import Meter
+from composer_replication.rollouts.episode import LOST, ChatFormat, Episode, Rollout
 from composer_replication.rollouts.parse import Parser
 from composer_replication.rollouts.ragged import RaggedCache, holds_ragged_rows
 from composer_replication.rollouts.sampling import Sampling
-from composer_replication.rollouts.served import Completion, Prompt, ServedModel
+from composer_replication.rollouts.sampling_stats import SamplingStats
+from composer_replication.rollouts.served import Completion, GenerationRequest, ServedModel
 from composer_replication.tokens.renderer import Renderer
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ def sample_rollouts(
     label: str = "",
     version: int = -1,
     parser: Parser | None = None,
-    meter: Meter | None = None,
+    meter: SamplingStats | None = None,
 ) -> list[Rollout]:
     """One episode in each environment, in their order; every environment is closed, whatever happens.
 
@@ -60,8 +60,8 @@ def sample_rollouts(
     StoppedError (logits that are not finite), DataError (a server that cannot be reached, or does not say which tokens it sampled; one
     that leaves single requests unanswered costs their episodes).
     """
-    voice = Voice.of(renderer, author=author, parser=parser)
-    meter = meter if meter is not None else Meter()
+    voice = ChatFormat.of(renderer, author=author, parser=parser)
+    meter = meter if meter is not None else SamplingStats()
     served = isinstance(model, ServedModel)
     if served:
         model.check()
@@ -74,7 +74,7 @@ def sample_rollouts(
     rollouts: list[Rollout] = []
     no_room: list[ConfigError | None] = []
     with ExitStack() as stack, meter.timing("total"):
-        crew = stack.enter_context(Crew(num_threads=settings.limits.tool_threads))
+        crew = stack.enter_context(CallPool(num_threads=settings.limits.tool_threads))
         left = list(envs)  # what is not closed yet, in place
         stack.callback(_close, crew, left, settings)
         stack.enter_context(nullcontext() if served else scoring(model))
@@ -94,10 +94,12 @@ def sample_rollouts(
     return rollouts
 
 
-def _opened(crew: Crew, envs: Sequence[Env], names: Sequence[str], *, voice: Voice, settings: Sampling, meter: Meter) -> list[Episode]:
+def _opened(
+    crew: CallPool, envs: Sequence[Env], names: Sequence[str], *, voice: ChatFormat, settings: Sampling, meter: SamplingStats
+) -> list[Episode]:
     """The episodes of a batch, each environment opened."""
     with meter.timing("environment"):
-        opened = crew.run([Job(env.open, runs_in=runs_in(env), timeout_s=settings.limits.tool_timeout_s) for env in envs])
+        opened = crew.run([PooledCall(env.open, runs_in=runs_in(env), timeout_s=settings.limits.tool_timeout_s) for env in envs])
     more = {"voice": voice, "meter": meter, "limits": settings.limits}
     return [
         Episode(env, name=name, seed=stage_seed(settings.seed, f"rollout:{name}"), opened=outcome, **more)
@@ -105,23 +107,23 @@ def _opened(crew: Crew, envs: Sequence[Env], names: Sequence[str], *, voice: Voi
     ]
 
 
-def _ask(crew: Crew, episodes: Sequence[Episode], calls: Sequence[Callable[[], T]]) -> list[Outcome[T]]:
+def _ask(crew: CallPool, episodes: Sequence[Episode], calls: Sequence[Callable[[], T]]) -> list[Outcome[T]]:
     """What comes of one call to the environment of each episode; an environment that hung before is not asked again."""
     if not episodes:
         return []
     fine = [(e, call) for e, call in zip(episodes, calls, strict=True) if e.ended != "env_timeout"]
     with episodes[0].meter.timing("environment"):
-        found = iter(crew.run([Job(call, runs_in=runs_in(e.env), timeout_s=e.limits.tool_timeout_s) for e, call in fine]))
+        found = iter(crew.run([PooledCall(call, runs_in=runs_in(e.env), timeout_s=e.limits.tool_timeout_s) for e, call in fine]))
     hung: Outcome[T] = Outcome(failure=Failure(late=True, words="it hung before"))
     return [next(found) if e.ended != "env_timeout" else hung for e in episodes]
 
 
-def _close(crew: Crew, envs: Sequence[Env], settings: Sampling) -> None:
+def _close(crew: CallPool, envs: Sequence[Env], settings: Sampling) -> None:
     """Close environments; one that cannot be closed is left as it is."""
-    crew.run([Job(env.close, runs_in=runs_in(env), timeout_s=settings.limits.tool_timeout_s) for env in envs])
+    crew.run([PooledCall(env.close, runs_in=runs_in(env), timeout_s=settings.limits.tool_timeout_s) for env in envs])
 
 
-def _play(model: Any, episodes: Sequence[Episode], *, stop: frozenset[int], settings: Sampling, crew: Crew) -> None:
+def _play(model: Any, episodes: Sequence[Episode], *, stop: frozenset[int], settings: Sampling, crew: CallPool) -> None:
     """Run a batch to the end of its last episode."""
     for episode in episodes:
         episode.check_room(settings.max_context_tokens)
@@ -145,7 +147,7 @@ def _play(model: Any, episodes: Sequence[Episode], *, stop: frozenset[int], sett
         live = [live[i] for i in going_on]
 
 
-def _answer(crew: Crew, live: Sequence[Episode], *, max_context_tokens: int) -> None:
+def _answer(crew: CallPool, live: Sequence[Episode], *, max_context_tokens: int) -> None:
     """Let the environments answer what was said, and the episodes hear it."""
     asking = [episode for episode in live if episode.asked is not None]
     calls = [partial(episode.env.reply, episode.asked) for episode in asking if episode.asked is not None]
@@ -160,7 +162,7 @@ def _served(
     """One message of every episode, written by a server."""
     meter = episodes[0].meter
     prompts = [
-        Prompt(ids=tuple(episode.ids), max_tokens=most, seed=episode.random.getrandbits(31))
+        GenerationRequest(ids=tuple(episode.ids), max_tokens=most, seed=episode.random.getrandbits(31))
         for episode, most in zip(episodes, room, strict=True)
     ]
     with meter.timing("model"):
@@ -192,7 +194,7 @@ def _messages(
         meter.num_fed += sum(map(len, new))
         uniform = [episode.random.random() if w.open else 0.0 for episode, w in zip(episodes, writing, strict=True)]
         with meter.timing("choose"):
-            chosen = choose(logits_BV, uniform=uniform, temperature=settings.temperature, top_p=settings.top_p)
+            chosen = sample_tokens(logits_BV, uniform=uniform, temperature=settings.temperature, top_p=settings.top_p)
         for w, token, logprob in zip(writing, chosen.tokens, chosen.logprobs, strict=True):
             if w.open:
                 w.ids.append(token)
@@ -215,7 +217,7 @@ def _names(envs: Sequence[Env], label: str) -> list[str]:
     return list(names())
 
 
-def _stop_ids(model: Any, voice: Voice) -> frozenset[int]:
+def _stop_ids(model: Any, voice: ChatFormat) -> frozenset[int]:
     """The template's end token, and what the tokenizer and the model's own settings call one.
 
     Behind a message that ends with one of the others the template's end token is written all the same, as context.
@@ -237,7 +239,7 @@ def _check_context(model: Any, settings: Sampling) -> None:
         )
 
 
-def _count(meter: Meter, rollouts: Sequence[Rollout]) -> None:
+def _count(meter: SamplingStats, rollouts: Sequence[Rollout]) -> None:
     for rollout in rollouts:
         written = [turn.sampled.ids for turn in rollout.session.turns if turn.sampled is not None]
         meter.num_episodes += 1

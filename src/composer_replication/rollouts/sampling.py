@@ -1,6 +1,6 @@
 """How messages are sampled, and what an episode may cost before it ends.
 
-Sampling(max_new_tokens=64, seed=7, limits=Limits(tool_timeout_s=5.0, max_calls=8))
+Sampling(max_new_tokens=64, seed=7, limits=EpisodeLimits(tool_timeout_s=5.0, max_calls=8))
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import math
 from dataclasses import dataclass, field
 from typing import Self
 
-from composer_replication.core.config.rollouts import RolloutSettings
+from composer_replication.core.config.rollout_settings import RolloutSettings
 from composer_replication.core.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class EpisodeLimits:
     """What one episode may take; each limit that ends an episode is named on its Rollout.
 
     `tool_timeout_s` bounds one answer of the environment ("env_timeout"), `max_result_chars` one result: what is longer is cut and says
@@ -54,12 +54,12 @@ class Sampling:
     max_context_tokens: int = 8192
     batch_episodes: int = 32
     seed: int = 0
-    limits: Limits = field(default_factory=Limits)
+    limits: EpisodeLimits = field(default_factory=EpisodeLimits)
 
     @classmethod
     def of(cls, settings: RolloutSettings, *, seed: int) -> Self:
         """How a run samples, from its settings, e.g. Sampling.of(config.rollouts, seed=7)."""
-        limits = Limits(
+        limits = EpisodeLimits(
             tool_timeout_s=settings.tool_timeout_s,
             tool_threads=settings.tool_threads,
             max_result_chars=settings.max_result_chars,

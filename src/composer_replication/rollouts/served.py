@@ -36,8 +36,8 @@ _ROUNDING = 1e-3  # a log-prob may be above 0 by so much: half-precision logits 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
-    """What one message is asked for by, e.g. Prompt(ids=(5, 9), max_tokens=64, seed=3)."""
+class GenerationRequest:
+    """What one message is asked for by, e.g. GenerationRequest(ids=(5, 9), max_tokens=64, seed=3)."""
 
     ids: tuple[int, ...]
     max_tokens: int
@@ -80,7 +80,7 @@ class ServedModel:
 
     def check(self) -> None:
         """Ask for one token; raises DataError where the server cannot be reached or does not say which token it sampled."""
-        given = self._one(Prompt(ids=(0,), max_tokens=1, seed=0), temperature=1.0, top_p=1.0, stop=frozenset())
+        given = self._one(GenerationRequest(ids=(0,), max_tokens=1, seed=0), temperature=1.0, top_p=1.0, stop=frozenset())
         if given.failure:
             raise DataError(
                 f"the server gave no completion: {given.failure}",
@@ -88,7 +88,7 @@ class ServedModel:
                 fix=f"is {self.model!r} served there? Then resume the run",
             )
 
-    def complete(self, prompts: Sequence[Prompt], *, temperature: float, top_p: float, stop: frozenset[int]) -> list[Completion]:
+    def complete(self, prompts: Sequence[GenerationRequest], *, temperature: float, top_p: float, stop: frozenset[int]) -> list[Completion]:
         """One message behind each prompt, `num_requests` of them at a time; one that the server left unanswered has a `failure`.
 
         Raises DataError where the server refuses a request, or where what it answers cannot be what was sampled.
@@ -96,7 +96,7 @@ class ServedModel:
         with ThreadPoolExecutor(max_workers=min(self.num_requests, max(1, len(prompts)))) as pool:
             return list(pool.map(lambda prompt: self._one(prompt, temperature=temperature, top_p=top_p, stop=stop), prompts))
 
-    def _one(self, prompt: Prompt, *, temperature: float, top_p: float, stop: frozenset[int]) -> Completion:
+    def _one(self, prompt: GenerationRequest, *, temperature: float, top_p: float, stop: frozenset[int]) -> Completion:
         body = {
             "model": self.model,
             "prompt": list(prompt.ids),
@@ -156,11 +156,11 @@ def post(url: str, body: Mapping[str, Any], *, timeout_s: float) -> bytes:
     return b"".join(parts)
 
 
-def read_completion(answer: Mapping[str, Any], *, prompt: Prompt, stop: frozenset[int], where: str) -> Completion:
+def read_completion(answer: Mapping[str, Any], *, prompt: GenerationRequest, stop: frozenset[int], where: str) -> Completion:
     """The sampled ids and log-probs of an answer, checked; raises DataError for every way in which they would not be those sampled.
 
     >>> choice = {"token_ids": [7, 2], "prompt_token_ids": [5], "logprobs": {"token_logprobs": [-0.5, -0.1]}, "finish_reason": "stop"}
-    >>> prompt = Prompt(ids=(5,), max_tokens=4, seed=0)
+    >>> prompt = GenerationRequest(ids=(5,), max_tokens=4, seed=0)
     >>> read_completion({"choices": [choice]}, prompt=prompt, stop=frozenset({2}), where="here").ids
     [7, 2]
     """

@@ -23,8 +23,8 @@ from composer_replication.core.trace import JSON, Session, ToolCall, ToolSpec, T
 from composer_replication.data.hints.context import site_context
 from composer_replication.data.hints.seen import PATH_KEYS, places
 from composer_replication.data.sites.arguments import misfit
+from composer_replication.data.sites.call_verdict import is_error, judge
 from composer_replication.data.sites.effects import resolve
-from composer_replication.data.sites.judge import is_error, judge
 from composer_replication.data.sites.repeats import same_call
 from composer_replication.data.sites.shell import SHELL_TOOLS
 from composer_replication.data.sites.shell_rules import PATH_EXPLORED, word_set

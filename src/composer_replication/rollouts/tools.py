@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from composer_replication.core.trace import ENVIRONMENT, JSON, ToolCall, ToolResult, ToolSpec, Turn
-from composer_replication.rollouts.border import clean_text
-from composer_replication.rollouts.crew import Crew, Job, Outcome
+from composer_replication.rollouts.call_pool import CallPool, Outcome, PooledCall
+from composer_replication.rollouts.env_validation import clean_text
 from composer_replication.rollouts.envs.env import Opening, Reply, RunsIn
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
@@ -54,7 +54,7 @@ class ToolEnv:
     num_late: int = 0
     num_failed: int = 0
     heard: list[Turn] = field(default_factory=list)
-    _crew: Crew = field(default_factory=lambda: Crew(num_threads=16))
+    _crew: CallPool = field(default_factory=lambda: CallPool(num_threads=16))
 
     def open(self) -> Opening:
         """The opening and the tools."""
@@ -122,6 +122,6 @@ def issue(call: ToolCall, tools: Mapping[str, Tool]) -> str:
     return ""
 
 
-def _job(tool: Tool, call: ToolCall) -> Job[str | bytes]:
+def _job(tool: Tool, call: ToolCall) -> PooledCall[str | bytes]:
     where: RunsIn = "any_thread" if tool.parallel else "one_thread"
-    return Job(partial(tool.run, call.arguments), runs_in=where, timeout_s=tool.timeout_s)
+    return PooledCall(partial(tool.run, call.arguments), runs_in=where, timeout_s=tool.timeout_s)

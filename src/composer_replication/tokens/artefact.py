@@ -66,7 +66,7 @@ class Dataset:
     meta: Mapping[str, Any]
 
 
-def tally(items: Iterable[Item], *, into: Counter[str]) -> Iterator[Item]:
+def count_items(items: Iterable[Item], *, into: Counter[str]) -> Iterator[Item]:
     """Pass items on and count them in `into`, under the names that `report` reads."""
     for item in items:
         if isinstance(item, Skipped):
@@ -96,7 +96,7 @@ def tally(items: Iterable[Item], *, into: Counter[str]) -> Iterator[Item]:
         yield item
 
 
-def report(counts: Counter[str]) -> BuildReport:
+def build_report(counts: Counter[str]) -> BuildReport:
     """The counts of `tally` as a report."""
 
     def group(prefix: str) -> dict[str, int]:
@@ -133,14 +133,14 @@ def write_dataset(folder: Path, items: Iterable[Item], *, meta: Mapping[str, Any
     """Write items as they come, holding one at a time; `meta` (what `Renderer.describe` gives, the settings) goes beside the counts."""
     counts: Counter[str] = Counter()
     with atomic_writer(folder / EXAMPLES) as examples, atomic_writer(folder / PAIRS) as pairs, atomic_writer(folder / SKIPPED) as skipped:
-        for item in tally(items, into=counts):
+        for item in count_items(items, into=counts):
             if isinstance(item, TrainingExample):
                 examples.write(dumps(example_to_json(item)) + "\n")
             elif isinstance(item, PreferencePair):
                 pairs.write(dumps(pair_to_json(item)) + "\n")
             else:
                 skipped.write(dumps({k: v for k, v in dataclasses.asdict(item).items() if v}) + "\n")
-    result = report(counts)
+    result = build_report(counts)
     write_json(folder / META, {"schema": SCHEMA, **meta, "counts": dataclasses.asdict(result)})
     return result
 

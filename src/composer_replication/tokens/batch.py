@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from composer_replication.core.errors import AlignmentError, ConfigError
-from composer_replication.tokens.example import Action, HintView, PreferencePair, Span, TrainingExample
+from composer_replication.tokens.example import HintView, PreferencePair, SampledMessage, Span, TrainingExample
 
 Item = TypeVar("Item")
 
@@ -189,7 +189,7 @@ def _targeted(view: HintView) -> set[int]:
     return {place for span in view.spans for place in range(*span)}
 
 
-def scored_actions(example: TrainingExample) -> list[Action]:
+def scored_actions(example: TrainingExample) -> list[SampledMessage]:
     """The actions with an advantage: one of 0 has neither loss nor gradient."""
     return [action for action in example.actions if action.advantage != 0]
 

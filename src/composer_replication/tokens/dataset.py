@@ -21,16 +21,16 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from composer_replication.core.config.data import HeldOutSettings
-from composer_replication.core.config.train import BuildSettings
+from composer_replication.core.config.data_settings import HeldOutSettings
+from composer_replication.core.config.train_settings import BuildSettings
 from composer_replication.core.errors import AlignmentError, RenderError, SiteError
 from composer_replication.core.site import TARGET_CATEGORIES, Anchor, Hint, Preference, Site, joined_text
 from composer_replication.core.trace import Segment, Session, Turn
 from composer_replication.tokens.example import HintView, PreferencePair, Span, TrainingExample, ViewContext
-from composer_replication.tokens.prefix import has_body, scene_of, wanted_above
+from composer_replication.tokens.prefix import has_body, lay_out_segment, wanted_above
 from composer_replication.tokens.renderer import Rendered, Renderer
 from composer_replication.tokens.split import is_held_out
-from composer_replication.tokens.window import Plan, Target, Window, before, later_starts, window_of, windows
+from composer_replication.tokens.window import SegmentCosts, Window, WindowTarget, before, later_starts, window_of, windows
 
 Channel = Literal["session", "content", "lm_ce", "hint", "preference", "anchor"]
 _HINT_FRAME = 16  # tokens a template writes around a hint, at most
@@ -170,11 +170,11 @@ class _Scene:
 
     turns: list[Turn]
     numbers: list[int]
-    plan: Plan
+    plan: SegmentCosts
     trainable: set[int] = field(default_factory=set)
     anchored: set[int] = field(default_factory=set)
     targets: dict[int, _Target] = field(default_factory=dict)
-    asks: dict[int, Target] = field(default_factory=dict)  # what each target asks of its window
+    asks: dict[int, WindowTarget] = field(default_factory=dict)  # what each target asks of its window
     trunks: list[Window] = field(default_factory=list)  # the windows of the examples
 
 
@@ -217,7 +217,7 @@ class _SessionBuild:
             scene.targets = {position[t]: targets[t] for t in here if t in targets}
             for p, target in scene.targets.items():
                 wanted = wanted_above(scene.turns, scene.numbers, p, refers_to=target.refers_to)
-                scene.asks[p] = Target(extra=_HINT_FRAME + self.renderer.codec.count(target.text), wanted=wanted)
+                scene.asks[p] = WindowTarget(extra=_HINT_FRAME + self.renderer.codec.count(target.text), wanted=wanted)
             yield from self._examples(scene)
             yield from self._pairs(scene, pairs, position)
         if self.straddles:
@@ -318,7 +318,7 @@ class _SessionBuild:
             yield self._skip("anchor", reason, count=len(turns), detail=detail or _listed(turns))
 
     def _scene(self, segment: Segment) -> _Scene:
-        scene = scene_of(self.session, segment, renderer=self.renderer)
+        scene = lay_out_segment(self.session, segment, renderer=self.renderer)
         return _Scene(turns=list(scene.turns), numbers=list(scene.numbers), plan=scene.plan)
 
     def _examples(self, scene: _Scene) -> Iterator[Item]:
@@ -332,7 +332,7 @@ class _SessionBuild:
         for window in windows(plan, trained=sorted(scene.trainable), targets=asks, max_tokens=room):
             if isinstance(window, int):
                 least = max(s for s in plan.starts if s <= window)
-                cost = plan.cost(least, window + 1) + scene.asks.get(window, Target()).extra
+                cost = plan.cost(least, window + 1) + scene.asks.get(window, WindowTarget()).extra
                 yield from self._too_long(scene, [window], f"{cost} tokens with the head, at least")
                 continue
             try:

@@ -164,11 +164,11 @@ class HintView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
+class SampledMessage:
     """A message that our own student sampled, and what it was worth: the policy channel's input.
 
     `logprobs` are those of the sampler, one per token of the span; `advantage` is the same for all of them.
-    Example: Action(span=(120, 140), logprobs=(-0.1, ...), advantage=0.75)
+    Example: SampledMessage(span=(120, 140), logprobs=(-0.1, ...), advantage=0.75)
     """
 
     span: Span
@@ -198,7 +198,7 @@ class TrainingExample:
     hints: tuple[HintView, ...] = ()
     turns: tuple[TurnSpan, ...] = ()
     origin: Literal["student", "trace"] = "trace"
-    actions: tuple[Action, ...] = ()
+    actions: tuple[SampledMessage, ...] = ()
     anchored: tuple[Span, ...] = ()
 
     def __post_init__(self) -> None:
@@ -317,7 +317,9 @@ def example_from_json(value: dict[str, Any]) -> TrainingExample:
             trained=tuple((a, b) for a, b in value["trained"]),
             hints=hints,
             turns=turns,
-            actions=tuple(Action(span=(a, b), logprobs=tuple(logps), advantage=adv) for a, b, logps, adv in value.get("actions", ())),
+            actions=tuple(
+                SampledMessage(span=(a, b), logprobs=tuple(logps), advantage=adv) for a, b, logps, adv in value.get("actions", ())
+            ),
             anchored=tuple((a, b) for a, b in value.get("anchored", ())),
         )
     except (KeyError, TypeError, IndexError) as error:

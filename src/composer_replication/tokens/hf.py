@@ -72,7 +72,7 @@ def render_template(
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TextPiece:
     """Characters [start, end) of a text that are encoded on their own, and the first of their tokens.
 
     `run` is what the tokenizer reads; None for a control token or for ids taken verbatim.
@@ -89,7 +89,7 @@ class Encoded:
     """Ids of a text and the pieces it was encoded in."""
 
     ids: list[int]
-    pieces: list[Piece]
+    pieces: list[TextPiece]
 
 
 class TextCodec:
@@ -153,10 +153,10 @@ class TextCodec:
         runs = {(a, b): text[a:b].replace(mark, "") if mark else text[a:b] for a, b, control in spans if not control}
         self._remember([run for span, run in runs.items() if span not in verbatim])
         ids: list[int] = []
-        pieces: list[Piece] = []
+        pieces: list[TextPiece] = []
         for a, b, control in spans:
             plain = not control and (a, b) not in verbatim
-            pieces.append(Piece(a, b, len(ids), text[a:b] if plain else None))
+            pieces.append(TextPiece(a, b, len(ids), text[a:b] if plain else None))
             if control:
                 if text[a:b] not in self.control:
                     raise RenderError(f"a message begins or ends inside the control token that starts with {text[a:b]!r}")

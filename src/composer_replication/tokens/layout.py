@@ -24,7 +24,7 @@ _SHOWN = 70  # characters shown on either side of a difference
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MessageSpan:
     """Character positions of one message: where it starts, and its body (empty unless an assistant wrote it)."""
 
     start: int
@@ -36,7 +36,7 @@ class Layout:
     """A rendered conversation and the place of each of its messages."""
 
     text: str
-    places: tuple[Place, ...]
+    places: tuple[MessageSpan, ...]
 
 
 def num_shared(left: Sequence[Any], right: Sequence[Any]) -> int:
@@ -59,7 +59,7 @@ def marked_layout(marked: str, *, marks: str, messages: Sequence[Message]) -> La
     """Take the marks (message, body, end) out of a rendering and keep where they stood.
 
     >>> marked_layout("[hi [a:well; ", marks="[:;", messages=[{"role": "user"}, {"role": "assistant"}]).places
-    (Place(start=0, body=(0, 0)), Place(start=3, body=(4, 8)))
+    (MessageSpan(start=0, body=(0, 0)), MessageSpan(start=3, body=(4, 8)))
     """
     at_message, at_body, at_end = marks
     starts: list[int] = []
@@ -79,7 +79,7 @@ def marked_layout(marked: str, *, marks: str, messages: Sequence[Message]) -> La
             position += len(part)
     if len(starts) != len(messages):
         raise RenderError(f"the template wrote {len(starts)} of {len(messages)} messages", fix="it leaves out a role that it does not know")
-    return Layout(text="".join(parts), places=tuple(Place(a, b) for a, b in zip(starts, bodies, strict=True)))
+    return Layout(text="".join(parts), places=tuple(MessageSpan(a, b) for a, b in zip(starts, bodies, strict=True)))
 
 
 def prefix_layout(render: Callable[..., str], messages: Sequence[Message], *, names: Sequence[str], ends: re.Pattern[str]) -> Layout:
@@ -105,7 +105,7 @@ def prefix_layout(render: Callable[..., str], messages: Sequence[Message], *, na
         behind = max(index, joint) + 1
         end = starts[behind] if behind < len(messages) else len(full)
         _must_hold(full[starts[index] : end], message, names[index])
-    return Layout(text=full, places=tuple(Place(a, b) for a, b in zip(starts, bodies, strict=True)))
+    return Layout(text=full, places=tuple(MessageSpan(a, b) for a, b in zip(starts, bodies, strict=True)))
 
 
 def _alone(render: Callable[..., str], messages: Sequence[Message], name: str, *, needed: bool) -> str | None:

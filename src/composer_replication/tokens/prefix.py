@@ -18,18 +18,18 @@ from dataclasses import dataclass, replace
 from composer_replication.core.errors import DataError
 from composer_replication.core.trace import Segment, Session, Text, ToolCall, Turn
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.tokens.window import Plan, Target, head_positions, later_starts, run_starts, units_of, window_of
+from composer_replication.tokens.window import SegmentCosts, WindowTarget, head_positions, later_starts, run_starts, units_of, window_of
 
 _PROBE = Turn(role="assistant", author=None, blocks=(Text("x"),))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class SegmentLayout:
     """One segment: its conversation as it was seen, the session's number of each position, and what each costs."""
 
     turns: tuple[Turn, ...]
     numbers: tuple[int, ...]
-    plan: Plan
+    plan: SegmentCosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +43,14 @@ class Prefix:
     num_tokens: int
 
 
-def scene_of(session: Session, segment: Segment, *, renderer: Renderer) -> Scene:
+def lay_out_segment(session: Session, segment: Segment, *, renderer: Renderer) -> SegmentLayout:
     """A segment laid out for windows: what stood in context when it began, then its own turns; raises RenderError of the template."""
     numbers = [i for a, b in segment.context for i in range(a, b)] + list(range(segment.start, segment.end))
     turns = [session.seen(i, at=segment.start) for i in numbers]
     head = head_positions(turns)
     overhead, tokens = renderer.measure(turns, head=[turns[p] for p in head], tools=session.tools)
-    plan = Plan(overhead=overhead, tokens=tuple(tokens), head=head, starts=run_starts(turns), units=units_of(turns))
-    return Scene(turns=tuple(turns), numbers=tuple(numbers), plan=plan)
+    plan = SegmentCosts(overhead=overhead, tokens=tuple(tokens), head=head, starts=run_starts(turns), units=units_of(turns))
+    return SegmentLayout(turns=tuple(turns), numbers=tuple(numbers), plan=plan)
 
 
 def wanted_above(turns: Sequence[Turn], numbers: Sequence[int], at: int, *, refers_to: Collection[int]) -> tuple[int, ...]:
@@ -68,11 +68,11 @@ def restore(
     """
     if not 0 <= turn < len(session.turns) or session.turns[turn].role != "assistant":
         raise DataError(f"turn {turn} is no message of a model", where=session.id, fix="run again: recompose sites")
-    scene = scene_of(session, session.segment_of(turn), renderer=renderer)
+    scene = lay_out_segment(session, session.segment_of(turn), renderer=renderer)
     at = scene.numbers.index(turn)
     tokens = (*scene.plan.tokens[:at], room, *scene.plan.tokens[at + 1 :])  # what is written there in place of the log's own message
     plan = replace(scene.plan, tokens=tokens)
-    target = Target(wanted=wanted_above(scene.turns, scene.numbers, at, refers_to=refers_to))
+    target = WindowTarget(wanted=wanted_above(scene.turns, scene.numbers, at, refers_to=refers_to))
     window = window_of(plan, at, target=target, max_tokens=max_tokens)
     for attempt in (window, *later_starts(plan, window, keep=[at])) if window is not None else ():
         before = [p for p in attempt.positions if p < at]

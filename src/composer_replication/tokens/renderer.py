@@ -22,10 +22,10 @@ from typing import Any, Literal, Self
 from composer_replication.core.errors import AlignmentError, RenderError
 from composer_replication.core.trace import HARNESS, Text, ToolResult, ToolSpec, Turn
 from composer_replication.tokens.example import HintView, Span, TurnSpan
-from composer_replication.tokens.families import FAMILIES, Family, recognise, template_sha256
 from composer_replication.tokens.hf import Encoded, TextCodec, render_template
 from composer_replication.tokens.layout import Layout, marked_layout, num_shared, prefix_layout
 from composer_replication.tokens.messages import Message, TurnMessages, clean, conversation, strings, tool_messages
+from composer_replication.tokens.template_families import FAMILIES, Family, recognise, template_sha256
 
 # Between a message and a hint appended to it; the first that leaves the tokens around it alone is taken. A full stop and the line
 # break behind it are one token in many vocabularies, so the second begins with a space.

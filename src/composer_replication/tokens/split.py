@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterable
 
-from composer_replication.core.config.data import HeldOutSettings
+from composer_replication.core.config.data_settings import HeldOutSettings
 from composer_replication.core.trace import Session
 
 MIN_REPOSITORIES = 5

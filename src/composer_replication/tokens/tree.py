@@ -23,12 +23,12 @@ import torch
 from torch import Tensor
 
 from composer_replication.core.errors import AlignmentError
-from composer_replication.models.tree_plan import Chain, Segment, dense_mask
+from composer_replication.models.tree_plan import Chain, ForwardSpan, dense_mask
 
 _BLOCK = 512  # ids compared at once
 
 
-class Cost(NamedTuple):
+class TreeCost(NamedTuple):
     """What a pass costs: tokens through the layers, and (query, key) pairs in each full attention layer."""
 
     tokens: int
@@ -175,14 +175,14 @@ class Pass:
         return self.cached.size if self.cached is not None else 0
 
     @property
-    def cost(self) -> Cost:
+    def cost(self) -> TreeCost:
         """Tokens, and the pairs of one full attention layer.
 
         >>> Forest.grow([(1, 2, 3), (1, 2, 4)]).over([0, 1]).cost  # four tokens that see 1, 2, 3 and 3 tokens
-        Cost(tokens=4, pairs=9)
+        TreeCost(tokens=4, pairs=9)
         """
         sizes = [(own.depth, own.end - own.start) for own in (chain.own for chain in self.chains)]
-        return Cost(self.size, sum(n * depth + n * (n + 1) // 2 for depth, n in sizes))
+        return TreeCost(self.size, sum(n * depth + n * (n + 1) // 2 for depth, n in sizes))
 
     @property
     def seen(self) -> tuple[Tensor, Tensor]:
@@ -268,7 +268,7 @@ def _pack(forest: Forest, wanted: set[int], cached: Pass | None) -> Pass:
                 break
             node = below[0]
         above = _above(forest, forest.nodes[top].parent, starts, chains, chain_of, cached)
-        chains.append(Chain(Segment(first, place, forest.nodes[top].depth), above))
+        chains.append(Chain(ForwardSpan(first, place, forest.nodes[top].depth), above))
     return Pass(forest=forest, starts=starts, chains=tuple(chains), cached=cached, **_tensors(forest, starts, chains))
 
 
@@ -286,7 +286,7 @@ def _tensors(forest: Forest, starts: dict[int, int], chains: list[Chain]) -> dic
 
 def _above(
     forest: Forest, parent: int, starts: dict[int, int], chains: list[Chain], chain_of: dict[int, int], cached: Pass | None
-) -> tuple[Segment, ...]:
+) -> tuple[ForwardSpan, ...]:
     """Where everything above a chain stands, root first: the part of the parent's chain down to the fork, and what is above that."""
     if parent < 0:
         return ()
@@ -294,11 +294,11 @@ def _above(
     if parent in starts:
         chain = chains[chain_of[parent]]
         cut = chain.own.start + end - chain.own.depth
-        return (*chain.above, Segment(chain.own.start, cut, chain.own.depth))
+        return (*chain.above, ForwardSpan(chain.own.start, cut, chain.own.depth))
     if cached is None or parent not in cached.starts:
         raise AlignmentError("a node of this pass has a parent that is neither in it nor in the cache")
     at = cached.starts[parent]
     (chain,) = [c for c in cached.chains if c.own.start <= at < c.own.end]
     cut = chain.own.start + end - chain.own.depth
-    parts = (*chain.above, Segment(chain.own.start, cut, chain.own.depth))
-    return tuple(Segment(part.start, part.end, part.depth, True) for part in parts)
+    parts = (*chain.above, ForwardSpan(chain.own.start, cut, chain.own.depth))
+    return tuple(ForwardSpan(part.start, part.end, part.depth, True) for part in parts)

@@ -25,11 +25,11 @@ SHARED = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class SegmentCosts:
     """What a segment costs: tokens of the head (with tools and preamble), of each turn, and where a run may begin.
 
     Positions count the turns of the segment's conversation; `units[p]` are the positions that stay together with p (none = each alone).
-    Example: Plan(overhead=200, tokens=(30, 80, 500), head=(0,), starts=(0, 1), units=((0,), (1, 2), (1, 2)))
+    Example: SegmentCosts(overhead=200, tokens=(30, 80, 500), head=(0,), starts=(0, 1), units=((0,), (1, 2), (1, 2)))
     """
 
     overhead: int
@@ -49,7 +49,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class WindowTarget:
     """What a target asks of its window: tokens that must also fit (its hint), and positions above it that it refers to."""
 
     extra: int = 0
@@ -120,7 +120,7 @@ def _answers(turns: Sequence[Turn]) -> Iterator[tuple[int, int]]:
         yield from ((made[r.call_id], position) for r in turn.results if r.call_id in made)
 
 
-def before(plan: Plan, position: int, *, budget: int, room: int, picked: Collection[int] = ()) -> int | None:
+def before(plan: SegmentCosts, position: int, *, budget: int, room: int, picked: Collection[int] = ()) -> int | None:
     """The earliest start whose run up to and including `position` costs at most `budget`; None if even the latest one leaves no room.
 
     The latest start is taken when only it fits `room`, the hard limit, which the budget may be a part of.
@@ -138,7 +138,7 @@ def before(plan: Plan, position: int, *, budget: int, room: int, picked: Collect
     return best
 
 
-def window_of(plan: Plan, position: int, *, target: Target, max_tokens: int) -> Window | None:
+def window_of(plan: SegmentCosts, position: int, *, target: WindowTarget, max_tokens: int) -> Window | None:
     """One target's own window: what it refers to, the nearest first, and the turns directly above it; None where it does not fit.
 
     What it refers to is taken in only while the message and what must stand directly above it fit too.
@@ -154,7 +154,7 @@ def window_of(plan: Plan, position: int, *, target: Target, max_tokens: int) -> 
     return Window(head=plan.head, picked=tuple(sorted(picked)), start=start, end=position + 1, covers=(position,))
 
 
-def windows(plan: Plan, *, trained: Sequence[int], targets: Mapping[int, Target], max_tokens: int) -> Iterator[Window | int]:
+def windows(plan: SegmentCosts, *, trained: Sequence[int], targets: Mapping[int, WindowTarget], max_tokens: int) -> Iterator[Window | int]:
     """Windows that cover every trained position and every target once; a position that fits in none is given back as it is.
 
     A window ends with the last position that it covers. Example: the one of the module's head covers (8,).
@@ -180,7 +180,7 @@ def windows(plan: Plan, *, trained: Sequence[int], targets: Mapping[int, Target]
     yield from sorted(made, key=lambda w: (w.start, w.end))
 
 
-def _of_targets(plan: Plan, targets: Mapping[int, Target], max_tokens: int) -> Iterator[Window | int]:
+def _of_targets(plan: SegmentCosts, targets: Mapping[int, WindowTarget], max_tokens: int) -> Iterator[Window | int]:
     """Windows of targets from left to right; each takes in the next target while all of them keep (almost) what they would have alone."""
     shared: Window | None = None
     own: dict[int, Window] = {}
@@ -202,7 +202,7 @@ def _of_targets(plan: Plan, targets: Mapping[int, Target], max_tokens: int) -> I
 
 
 def _joined(
-    plan: Plan, positions: Sequence[int], *, own: Mapping[int, Window], targets: Mapping[int, Target], max_tokens: int
+    plan: SegmentCosts, positions: Sequence[int], *, own: Mapping[int, Window], targets: Mapping[int, WindowTarget], max_tokens: int
 ) -> Window | None:
     """One window for several targets, or None where one of them would lose more than its share of context, or a turn it refers to."""
     picked = {p for position in positions for p in own[position].picked}
@@ -219,7 +219,7 @@ def _joined(
     return window
 
 
-def _longer(plan: Plan, window: Window, *, left: Sequence[int], targets: Mapping[int, Target], max_tokens: int) -> Window:
+def _longer(plan: SegmentCosts, window: Window, *, left: Sequence[int], targets: Mapping[int, WindowTarget], max_tokens: int) -> Window:
     """The window up to the last trained message for which there is room behind its targets without taking anything from above them."""
     cost, end = plan.cost(window.start, window.end, window.picked), window.end
     trained = set(left)
@@ -231,7 +231,7 @@ def _longer(plan: Plan, window: Window, *, left: Sequence[int], targets: Mapping
     return replace(window, end=end)
 
 
-def _of_trained(plan: Plan, needed: Sequence[int], half: Mapping[int, int | None], max_tokens: int) -> Iterator[Window | int]:
+def _of_trained(plan: SegmentCosts, needed: Sequence[int], half: Mapping[int, int | None], max_tokens: int) -> Iterator[Window | int]:
     """Windows for messages that only cross-entropy trains, from left to right: half of the budget above the first, then the rest."""
     covered, wanted = -1, set(needed)
     for position in needed:
@@ -254,7 +254,7 @@ def _of_trained(plan: Plan, needed: Sequence[int], half: Mapping[int, int | None
         covered = last
 
 
-def later_starts(plan: Plan, window: Window, *, keep: Collection[int]) -> Iterator[Window]:
+def later_starts(plan: SegmentCosts, window: Window, *, keep: Collection[int]) -> Iterator[Window]:
     """The same window with fewer turns at its start, for as long as it still holds all positions of `keep`; what was picked stays."""
     for start in plan.starts:
         if window.start < start <= min(keep):

@@ -18,7 +18,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from composer_replication.core.config.train import TrainSettings
+from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import AlignmentError
 from composer_replication.losses.channel import Channel, ChannelLoss
 from composer_replication.losses.fused import fused_logprobs
@@ -28,7 +28,7 @@ from composer_replication.tokens.example import HintView, TrainingExample
 from composer_replication.training.hinting import Rated, hint_credit, hint_loss
 from composer_replication.training.objectives import policy_loss
 from composer_replication.training.pairs import Sides, by_sequence, pair_values
-from composer_replication.training.passes import Passes, Uses, run_passes
+from composer_replication.training.passes import ForwardResults, RequiredForwards, run_passes
 from composer_replication.training.reference import Reference
 from composer_replication.training.state import Trainer, channel_weights
 
@@ -46,28 +46,28 @@ TOLD: tuple[tuple[Channel, str], ...] = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class ChannelBudget:
     """What a step holds for one channel, over all ranks: inputs before any masking, and the loss tokens that must come of them."""
 
     inputs: int
     tokens: int
 
 
-def budgets(settings: TrainSettings, counts: Counts) -> dict[Channel, Budget]:
+def budgets(settings: TrainSettings, counts: Counts) -> dict[Channel, ChannelBudget]:
     """Inputs and tokens of each channel in a step with these counts, whether the channel is on or not.
 
-    Example: budgets(config.train, count(examples, pairs))["hint"] -> Budget(inputs=2, tokens=48)
+    Example: budgets(config.train, count(examples, pairs))["hint"] -> ChannelBudget(inputs=2, tokens=48)
     """
     how = settings.preference
     anchored, sides = how.anchor > 0, counts.pair_tokens if how.both_sides else counts.chosen_tokens
-    hint = Budget(inputs=counts.hint_views, tokens=counts.hint_tokens)
+    hint = ChannelBudget(inputs=counts.hint_views, tokens=counts.hint_tokens)
     if settings.hint.is_credit:
-        hint = Budget(inputs=counts.credited_views, tokens=counts.credited_tokens)
+        hint = ChannelBudget(inputs=counts.credited_views, tokens=counts.credited_tokens)
     return {
-        "policy": Budget(inputs=counts.rollouts, tokens=counts.action_tokens),
-        "lm_ce": Budget(inputs=counts.lm_spans, tokens=counts.lm_tokens),
+        "policy": ChannelBudget(inputs=counts.rollouts, tokens=counts.action_tokens),
+        "lm_ce": ChannelBudget(inputs=counts.lm_spans, tokens=counts.lm_tokens),
         "hint": hint,
-        "preference": Budget(inputs=counts.pairs + anchored * counts.anchors, tokens=sides + anchored * counts.anchor_tokens),
+        "preference": ChannelBudget(inputs=counts.pairs + anchored * counts.anchors, tokens=sides + anchored * counts.anchor_tokens),
     }
 
 
@@ -102,12 +102,12 @@ def _credited_views(example: TrainingExample) -> tuple[HintView, ...]:
 
 def channel_losses(trainer: Trainer, batch: Batch, counts: Counts) -> tuple[list[ChannelLoss], list[Tensor]]:
     """The unreduced values of every weighted channel in one micro-batch, and the final hidden states they hang on."""
-    uses = Uses.of(trainer.settings, trainer.weights, batch)
+    uses = RequiredForwards.of(trainer.settings, trainer.weights, batch)
     passes = run_passes(trainer, batch, uses)
     return losses_on(trainer, batch, passes, uses, counts), list(passes.hidden)
 
 
-def losses_on(trainer: Trainer, batch: Batch, passes: Passes, uses: Uses, counts: Counts) -> list[ChannelLoss]:
+def losses_on(trainer: Trainer, batch: Batch, passes: ForwardResults, uses: RequiredForwards, counts: Counts) -> list[ChannelLoss]:
     """The unreduced values of the channels in use, on hidden states that were computed before."""
     model = trainer.student.model
     losses: list[ChannelLoss] = []
@@ -124,7 +124,7 @@ def losses_on(trainer: Trainer, batch: Batch, passes: Passes, uses: Uses, counts
     return losses
 
 
-def _policy(trainer: Trainer, batch: Batch, passes: Passes, uses: Uses, counts: Counts) -> list[ChannelLoss]:
+def _policy(trainer: Trainer, batch: Batch, passes: ForwardResults, uses: RequiredForwards, counts: Counts) -> list[ChannelLoss]:
     """The objective on the log-probs of the sampled tokens, as they are now; with credit, on advantages that the hint has moved."""
     head, how = head_of(trainer.student.model), trainer.settings.hint
     logp_N = fused_logprobs(passes.predictors("student", batch.action), head, batch.action.ids_N, head_gradient="backward")
@@ -136,13 +136,13 @@ def _policy(trainer: Trainer, batch: Batch, passes: Passes, uses: Uses, counts: 
     return [policy_loss(logp_N, moved, counts, trainer.settings.policy), credit.loss]
 
 
-def _teachers(trainer: Trainer, passes: Passes) -> list[Rated]:
-    """What scored the hint targets, with its head, in the order of `Passes.teachers`."""
+def _teachers(trainer: Trainer, passes: ForwardResults) -> list[Rated]:
+    """What scored the hint targets, with its head, in the order of `ForwardResults.teachers`."""
     heads = [reference_head(reference) for reference in trainer.teachers]
     return [(hidden_ND, heads[number % len(heads)]) for number, hidden_ND in enumerate(passes.teachers)]
 
 
-def _preference(trainer: Trainer, batch: Batch, passes: Passes, uses: Uses, counts: Counts) -> ChannelLoss:
+def _preference(trainer: Trainer, batch: Batch, passes: ForwardResults, uses: RequiredForwards, counts: Counts) -> ChannelLoss:
     """The mean over pairs plus `anchor` times the mean over anchor tokens, each value with its weight."""
     settings, values, weights, tokens, told = trainer.settings.preference, [], [], 0, {}
     if uses.pairs:
@@ -165,7 +165,7 @@ def _preference(trainer: Trainer, batch: Batch, passes: Passes, uses: Uses, coun
     return ChannelLoss(name="preference", values=torch.cat(values), weights=torch.cat(weights), tokens=tokens, global_units=1, told=told)
 
 
-def _pair_logprobs(trainer: Trainer, batch: Batch, passes: Passes, uses: Uses) -> tuple[Sides, Sides | None]:
+def _pair_logprobs(trainer: Trainer, batch: Batch, passes: ForwardResults, uses: RequiredForwards) -> tuple[Sides, Sides | None]:
     """(chosen_P, rejected_P) of the student, and of the reference where the objective has one: as the pairs carry it, or as scored now."""
     take = partial(by_sequence, trainer.settings.preference, item_N=batch.response.item_N, num_pairs=batch.num_pairs)
 
@@ -181,7 +181,7 @@ def _pair_logprobs(trainer: Trainer, batch: Batch, passes: Passes, uses: Uses) -
     return sides(passes.predictors("pair", batch.response), head_of(trainer.student.model)), reference
 
 
-def _chosen_ce(trainer: Trainer, batch: Batch, passes: Passes) -> Tensor:
+def _chosen_ce(trainer: Trainer, batch: Batch, passes: ForwardResults) -> Tensor:
     """Cross-entropy of each token of the chosen sides; their rows stand first."""
     chosen = batch.response.first(batch.num_pairs)
     return -fused_logprobs(passes.predictors("pair", chosen), head_of(trainer.student.model), chosen.ids_N)

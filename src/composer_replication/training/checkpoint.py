@@ -30,8 +30,8 @@ from composer_replication.core.errors import ConfigError, DamagedError, DataErro
 from composer_replication.core.files import make_folder, make_private, sync, sync_all
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir, diff_settings
-from composer_replication.models.export import load_weights, read_tensors, save_student
-from composer_replication.models.load import Student
+from composer_replication.models.load_student import Student
+from composer_replication.models.pretrained_folder import load_weights, read_tensors, save_student
 
 OPTIMISER, REFERENCES = "optimiser.safetensors", "references.safetensors"
 REJECTED = "rejected_"
@@ -55,7 +55,7 @@ def save_checkpoint(
     """
     folder = run.checkpoint(step)
     scratch = folder.with_name(f".{folder.name}.part")
-    sweep(run, keep=keep)
+    remove_partial_checkpoints(run, keep=keep)
     with _Whole(run, scratch, step=step):
         make_folder(scratch)
         save_student(student, scratch)
@@ -106,7 +106,7 @@ def _words(error: BaseException) -> str:
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 
-def sweep(run: RunDir, *, keep: int) -> None:
+def remove_partial_checkpoints(run: RunDir, *, keep: int) -> None:
     """Remove what a kill left: checkpoints that were being written or removed, and old ones that it kept from being removed."""
     for leftover in run.checkpoints_dir.glob(".*.part") if run.checkpoints_dir.is_dir() else ():
         shutil.rmtree(leftover)

@@ -22,25 +22,25 @@ from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError, DataError, SiteError
 from composer_replication.core.site import Site
 from composer_replication.core.trace import Session
-from composer_replication.rollouts.fork import Fork, ForkSpot, outcome_counts, room_for, sample_forks
-from composer_replication.rollouts.meter import Meter
+from composer_replication.rollouts.fork import Fork, ForkPoint, outcome_counts, room_for, sample_forks
 from composer_replication.rollouts.sampler import Sampling
+from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.rollouts.static_check import SiteCheck, ToolFacts
 from composer_replication.tokens.example import HintView, TrainingExample, TurnSpan
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.training.sampler import drawn
+from composer_replication.training.batch_sampler import drawn
 
 AUTHOR = "student"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainSpot:
+class TrainForkPoint:
     """One imported hint view, where its message stands in the session, and the fork's own spot."""
 
     example: TrainingExample
     view: HintView
     message: TurnSpan
-    fork: ForkSpot
+    fork: ForkPoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +61,15 @@ class Forked:
     sessions: Mapping[str, Session]
     sites: Mapping[str, Site]
     author: str = AUTHOR
-    meter: Meter = field(default_factory=Meter)
+    meter: SamplingStats = field(default_factory=SamplingStats)
 
-    def spots(self, examples: Sequence[TrainingExample]) -> tuple[TrainSpot, ...]:
+    def spots(self, examples: Sequence[TrainingExample]) -> tuple[TrainForkPoint, ...]:
         """Every hint view of imported examples, each site once; raises DataError where there is none, or its session or site is not there.
 
         Raises ConfigError where a message of rollouts.max_new_tokens below its hint would not fit into one forward.
         """
         tools: dict[str, ToolFacts] = {}
-        found: dict[str, TrainSpot] = {}
+        found: dict[str, TrainForkPoint] = {}
         for example in examples:
             for view in example.hints if example.origin == "trace" else ():
                 if view.site_id not in found:
@@ -84,11 +84,11 @@ class Forked:
             raise ConfigError(what, where="train.micro_tokens", fix=f"set train.micro_tokens = {needed}, or lower rollouts.max_new_tokens")
         return tuple(found.values())
 
-    def num_samples(self, spots: Sequence[TrainSpot]) -> int:
+    def num_samples(self, spots: Sequence[TrainForkPoint]) -> int:
         """How many messages a step asks for."""
         return min(self.config.train.fork_sites, len(spots)) * self.config.train.fork_samples
 
-    def step(self, model: Any, spots: Sequence[TrainSpot], *, step: int) -> ForkStep:
+    def step(self, model: Any, spots: Sequence[TrainForkPoint], *, step: int) -> ForkStep:
         """Let these weights write at `train.fork_sites` sites, `train.fork_samples` times each, and make examples of the failures."""
         settings = self.config.train
         chosen = drawn(
@@ -114,7 +114,7 @@ class Forked:
         examples = tuple(forked_example(s, f, name=f"step-{step}:{f.site.id}:{f.number}", author=self.author) for s, f in wrong)
         return ForkStep(examples=examples, forks=tuple(forks), facts=fork_facts(forks, num_sites=len(chosen)))
 
-    def _spot(self, example: TrainingExample, view: HintView, tools: dict[str, ToolFacts]) -> TrainSpot:
+    def _spot(self, example: TrainingExample, view: HintView, tools: dict[str, ToolFacts]) -> TrainForkPoint:
         session = self.sessions.get(example.session_id)
         site, *others = [self.sites[name] for name in view.site_ids if name in self.sites] or [None]
         if session is None or site is None or 1 + len(others) != len(view.site_ids):
@@ -127,7 +127,7 @@ class Forked:
         if session.id not in tools:
             tools[session.id] = ToolFacts.of(session)
         above = example.turns[: example.turns.index(message)]
-        fork = ForkSpot(
+        fork = ForkPoint(
             site=site,
             turns=tuple(session.seen(span.turn, at=site.turn) for span in above),
             tools=session.tools,
@@ -135,10 +135,10 @@ class Forked:
             ids=example.ids[: message.body[0]],
             others=tuple(SiteCheck.of(session, other, tools=tools[session.id]) for other in others if other is not None),
         )
-        return TrainSpot(example=example, view=view, message=message, fork=fork)
+        return TrainForkPoint(example=example, view=view, message=message, fork=fork)
 
 
-def forked_example(spot: TrainSpot, fork: Fork, *, name: str, author: str) -> TrainingExample:
+def forked_example(spot: TrainForkPoint, fork: Fork, *, name: str, author: str) -> TrainingExample:
     """The imported context with the student's own ids behind it; the hint stands where it stood, above the message."""
     prefix, begin = fork.prefix_ids, len(fork.prefix_ids)
     ids = prefix + fork.ids

@@ -31,13 +31,13 @@ from urllib.parse import urlsplit, urlunsplit
 
 import torch
 
-from composer_replication.core.config.rollouts import RolloutSettings
+from composer_replication.core.config.rollout_settings import RolloutSettings
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.losses.policy import token_logprobs
-from composer_replication.models.export import save_student
 from composer_replication.models.forward import predictors, project, scoring
-from composer_replication.models.load import Student
-from composer_replication.rollouts.served import Completion, Prompt, ServedModel, post
+from composer_replication.models.load_student import Student
+from composer_replication.models.pretrained_folder import save_student
+from composer_replication.rollouts.served import Completion, GenerationRequest, ServedModel, post
 
 _PROBE = tuple(range(1, 9))  # any ids do: the server and the trainer must agree on what follows them
 _PROBE_TOKENS = 16
@@ -116,7 +116,7 @@ class Generator:
     def _checked_gap(self, student: Student) -> float:
         """Mean distance, in nats, between the server's log-probs of a few tokens that it samples and the trainer's."""
         server = self.settings.server
-        prompt = Prompt(ids=_PROBE, max_tokens=_PROBE_TOKENS, seed=0)
+        prompt = GenerationRequest(ids=_PROBE, max_tokens=_PROBE_TOKENS, seed=0)
         (given,) = self._model().complete([prompt], temperature=1.0, top_p=1.0, stop=frozenset())
         if given.failure:
             raise DataError(f"the server gave no completion: {given.failure}", where=server.url, fix="resume the run once it answers")
@@ -146,7 +146,7 @@ def publish(student: Student, folder: Path) -> None:
     shutil.rmtree(scratch)
 
 
-def log_prob_gap(student: Student, prompt: Prompt, given: Completion) -> float:
+def log_prob_gap(student: Student, prompt: GenerationRequest, given: Completion) -> float:
     """Mean of |log p - log p_server| over the tokens that a server sampled behind a prompt, in nats."""
     device = next(student.model.parameters()).device
     ids = torch.tensor([[*prompt.ids, *given.ids]], device=device)

@@ -10,7 +10,7 @@ its divergence both went to 0 with success), so what is judged is the policy:
     environment     in two steps in a row the environment (or a served generator) failed or hung in more than max_lost of the rollouts
     monitor         success on the monitor tasks fell by more than max_monitor_loss of the best so far, and by two standard errors
 
-A checkpoint is good where no rule was past half of its limit; on a stop the newest good one is put back (training/guard.py). The
+A checkpoint is good where no rule was past half of its limit; on a stop the newest good one is put back (training/rollback.py). The
 rates of valid and of state-changing calls, entropy and length are compared with the run's first step: they warn and stop nothing. So does
 a step in which the rewards of every group are alike, once, when it begins: the policy channel has nothing to learn from it.
 """
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
 
-from composer_replication.core.config.train import HealthSettings
+from composer_replication.core.config.train_settings import HealthSettings
 from composer_replication.core.errors import StoppedError
 from composer_replication.losses.channel import CHANNELS, Channel, Status, channel_status
 

@@ -20,15 +20,15 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from composer_replication.core.config.hint import HintSettings
+from composer_replication.core.config.hint_settings import HintSettings
 from composer_replication.core.errors import AlignmentError, ConfigError
-from composer_replication.evaluation.hint_lift import shuffled_donors
+from composer_replication.evaluation.hint_lift import shuffled_views
 from composer_replication.losses.channel import ChannelLoss
 from composer_replication.losses.credit import contrast_evidence, contrast_target, credited_advantage, hint_evidence
 from composer_replication.losses.entries import clip_tokens, entry_clipped
 from composer_replication.losses.entropy import eopd_paper, eopd_soft_gate
 from composer_replication.losses.fused import HeadGradient, fused_divergence, fused_logprobs, fused_rows
-from composer_replication.losses.hint import Divergence, hint_divergence, trust_region
+from composer_replication.losses.hint_loss import Divergence, hint_divergence, trust_region
 from composer_replication.losses.policy import token_logprobs
 from composer_replication.losses.sampled import importance_weights, kl_estimate, ratio, sampled_token
 from composer_replication.losses.schedules import TaidSchedule
@@ -266,7 +266,7 @@ def with_wrong_hints(examples: Sequence[TrainingExample], *, seed: int) -> tuple
     The other site is of another kind and session where there is one, and its hint is never the same text.
     """
     spots = [(e, v) for e in examples for v in e.hints]
-    donors = iter(shuffled_donors([v for _, v in spots], [e.session_id for e, _ in spots], seed=seed))
+    donors = iter(shuffled_views([v for _, v in spots], [e.session_id for e, _ in spots], seed=seed))
     found, dropped = [], 0
     for example in examples:
         kept: list[HintView] = []

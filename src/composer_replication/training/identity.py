@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 
 from composer_replication.core.jsonl import dumps
-from composer_replication.models.export import weights_sha256
+from composer_replication.models.pretrained_folder import weights_sha256
 from composer_replication.tokens.example import PreferencePair, TrainingExample, example_to_json, pair_to_json
 
 __all__ = ["data_sha256", "weights_sha256"]

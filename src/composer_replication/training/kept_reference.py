@@ -28,7 +28,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from composer_replication.core.files import scratch_folder, settle
+from composer_replication.core.files import move_into_place, scratch_folder
 from composer_replication.losses.fused import fused_logprobs
 from composer_replication.tokens.batch import collate
 from composer_replication.tokens.example import PreferencePair
@@ -126,4 +126,4 @@ def _write(path: Path, held: Mapping[str, Tensor]) -> None:
     """Whole or not at all; of two runs that write at once the later one's file stands."""
     with scratch_folder(path) as scratch:
         save_file(dict(held), str(scratch / path.name))
-        settle(scratch / path.name, path)
+        move_into_place(scratch / path.name, path)

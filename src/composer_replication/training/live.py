@@ -1,7 +1,7 @@
 """A step's examples from the policy's own rollouts: play, find the mistakes, write hints, build views, weigh the messages.
 
     with open_world("workshop") as world:
-        live = Live(config=config, renderer=Renderer.for_tokenizer(tokenizer), world=world)
+        live = RolloutSource(config=config, renderer=Renderer.for_tokenizer(tokenizer), world=world)
         made = live.step(student.model, step=3)
         made.examples, made.num_rollouts, made.facts["rollouts/success"]
 
@@ -23,31 +23,31 @@ import torch
 
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.root import Config
-from composer_replication.core.config.train import BuildSettings, HintSettings
+from composer_replication.core.config.train_settings import BuildSettings, HintSettings
 from composer_replication.core.errors import AlignmentError, ConfigError
 from composer_replication.core.site import Hint, Site
 from composer_replication.core.trace import Session
 from composer_replication.data.hints.write import write_hints
-from composer_replication.data.sites.find import find_sites
+from composer_replication.data.sites.find_sites import find_sites
 from composer_replication.losses.credit import difficulty_weight
 from composer_replication.rollouts.behaviours import check_behaviours
 from composer_replication.rollouts.episode import Rollout
-from composer_replication.rollouts.groups import Group, Groups, advantages, fresh, sample_groups, scaled_advantages, written
-from composer_replication.rollouts.meter import Meter
+from composer_replication.rollouts.groups import Group, Groups, advantages, answered_groups, fresh, sample_groups, scaled_advantages
 from composer_replication.rollouts.sampler import sample_rollouts
 from composer_replication.rollouts.sampling import Sampling
+from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.tokens.dataset import build_examples
-from composer_replication.tokens.example import Action, HintView, TrainingExample
+from composer_replication.tokens.example import HintView, SampledMessage, TrainingExample
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.training.objectives import SCALED
 from composer_replication.training.placebo import null_hints, null_rewards
 from composer_replication.training.rewards import scores
-from composer_replication.training.vitals import rollout_facts
-from composer_replication.training.world import World
+from composer_replication.training.rollout_metrics import rollout_facts
+from composer_replication.training.world import TaskSource
 
 AUTHOR = "student"
 MeasureKL = Callable[[Sequence[Rollout]], Mapping[str, float]]
-"""The KL of each rollout to the start by session id: training/guard.py has the start's weights."""
+"""The KL of each rollout to the start by session id: training/rollback.py has the start's weights."""
 _WHOLE = BuildSettings(max_tokens=1_000_000_000)  # an episode is one window: what does not fit into a forward is counted here
 
 
@@ -88,7 +88,7 @@ class Hinted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Live:
+class RolloutSource:
     """The producer of a run; `kept` are the kinds of hints that the audit kept, None = all kinds (no audit was made).
 
     Raises ConfigError where an episode may be longer than one forward.
@@ -96,10 +96,10 @@ class Live:
 
     config: Config
     renderer: Renderer
-    world: World
+    world: TaskSource
     kept: frozenset[str] | None = None
     author: str = AUTHOR
-    meter: Meter = field(default_factory=Meter)
+    meter: SamplingStats = field(default_factory=SamplingStats)
 
     def __post_init__(self) -> None:
         check_behaviours(self.config.train.policy.behaviours)
@@ -124,7 +124,7 @@ class Live:
             ),
             label=f"step-{step}:",
         )
-        complete = written(sampled)
+        complete = answered_groups(sampled)
         groups = fresh(complete, now=step, max_staleness=settings.max_staleness)
         told = {
             "rollouts/unwritten": len(sampled.rollouts) - len(complete.rollouts),
@@ -146,7 +146,7 @@ class Live:
         return LiveStep(
             examples=tuple(e for e in examples if e.actions or e.hints),
             rollouts=sampled.rollouts,
-            facts={**rollout_facts(sampled, advantage), **_worth_facts(worth, measured), **told, **hinted.facts, **no_difficulty},
+            facts={**rollout_facts(sampled, advantage), **_reward_metrics(worth, measured), **told, **hinted.facts, **no_difficulty},
             sites=hinted.sites,
             hints=hinted.hints,
             num_left_out=sum(told.values()),
@@ -288,7 +288,7 @@ def sampled_logprobs(rollout: Rollout, view: HintView) -> tuple[float, ...]:
     raise AlignmentError(f"the target {a}-{b} of {view.site_id} is not a part of one sampled message", where=rollout.session.id)
 
 
-def _worth_facts(worth: Mapping[str, float], kl: Mapping[str, float] | None) -> dict[str, float]:
+def _reward_metrics(worth: Mapping[str, float], kl: Mapping[str, float] | None) -> dict[str, float]:
     facts = {"rollouts/score": sum(worth.values()) / max(1, len(worth))}
     return facts if kl is None else facts | {"rollouts/kl_start": sum(kl.values()) / max(1, len(kl))}
 
@@ -299,14 +299,14 @@ def example_of(rollout: Rollout, *, advantage: float | None, views: Sequence[Hin
     Raises AlignmentError where a sampled message does not stand at its place.
     """
     session = rollout.session
-    actions: list[Action] = []
+    actions: list[SampledMessage] = []
     for turn in session.turns if advantage is not None else ():
         if turn.sampled is not None and advantage is not None:
             a = turn.context_tokens
             b = a + len(turn.sampled.ids)
             if rollout.ids[a:b] != turn.sampled.ids:
                 raise AlignmentError(f"the message at {a}-{b} is not what was sampled", where=session.id)
-            actions.append(Action(span=(a, b), logprobs=turn.sampled.logprobs, advantage=advantage))
+            actions.append(SampledMessage(span=(a, b), logprobs=turn.sampled.logprobs, advantage=advantage))
     return TrainingExample(
         id=session.id,
         session_id=session.id,

@@ -1,7 +1,7 @@
 """The reference trainer: which examples and pairs each step gets, what is written down, when it stops. training/step.py is the step.
 
 A step is fed by up to four producers: live rollouts of the policy (training/live.py), its own turns at the sites of imported logs
-(training/forked.py), imported examples and anchors, and imported pairs (training/sampler.py). With live rollouts, imported examples
+(training/forked.py), imported examples and anchors, and imported pairs (training/batch_sampler.py). With live rollouts, imported examples
 beside anchors are drawn only where lm_ce has a weight.
 The same rollouts, examples and pairs are drawn on every rank. Random numbers are seeded from (seed, step, rank), so a resumed run
 repeats the killed one bit by bit on the same CPU.
@@ -24,35 +24,35 @@ from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir
 from composer_replication.losses.channel import CHANNELS, Status
 from composer_replication.losses.total import RunningMean
-from composer_replication.models.load import Student
+from composer_replication.models.load_student import Student
 from composer_replication.tokens.example import PreferencePair, TrainingExample
+from composer_replication.training.batch_sampler import Sampler
 from composer_replication.training.checkpoint import (
     check_resume,
     load_extra,
     load_tensors,
     read_state,
+    remove_partial_checkpoints,
     save_checkpoint,
     set_aside,
-    sweep,
     training_settings,
 )
-from composer_replication.training.forked import Forked, TrainSpot, without_views
+from composer_replication.training.forked import Forked, TrainForkPoint, without_views
 from composer_replication.training.generator import Generator
-from composer_replication.training.guard import Guard
 from composer_replication.training.hinting import check_views
 from composer_replication.training.identity import data_sha256, weights_sha256
-from composer_replication.training.journal import Doing, Journal, Listener
 from composer_replication.training.kept_reference import KeptReference, keep_reference
-from composer_replication.training.live import Live, LiveStep, few
+from composer_replication.training.live import LiveStep, RolloutSource, few
 from composer_replication.training.packing import sharing
 from composer_replication.training.placebo import null_data
-from composer_replication.training.plan import check_plan
+from composer_replication.training.plan import check_train_plan
 from composer_replication.training.reference import live as current
-from composer_replication.training.sampler import Sampler
+from composer_replication.training.rollback import Guard
+from composer_replication.training.rollout_metrics import lost_rollouts
+from composer_replication.training.run_logger import Doing, Listener, RunLogger
 from composer_replication.training.state import Trainer, make_trainer
 from composer_replication.training.step import train_step
-from composer_replication.training.vitals import lost_rollouts
-from composer_replication.training.watch import keep_watched, kept_watched, token_table, watched
+from composer_replication.training.token_probe import keep_watched, kept_watched, probe_examples, token_table
 
 NUM_SAMPLES = 8
 """Episodes of a step that are written to samples/."""
@@ -76,7 +76,7 @@ def train(
     examples: Sequence[TrainingExample] = (),
     pairs: Sequence[PreferencePair] = (),
     run: RunDir,
-    live: Live | None = None,
+    live: RolloutSource | None = None,
     forked: Forked | None = None,
     reference: Path | None = None,
     resume: bool = False,
@@ -97,13 +97,13 @@ def train(
     """
     settings, imported = config.train, live is None or config.train.lm_ce.weight > 0
     _check_sources(config, examples=examples, pairs=pairs, live=live, forked=forked)
-    check_plan(settings, examples=examples, pairs=pairs, imported=imported)
+    check_train_plan(settings, examples=examples, pairs=pairs, imported=imported)
     if not resume and run.metrics():
         raise DataError("this run has taken steps already", where=str(run.path), fix="resume it, or start a new run")
     accelerator = Accelerator()
     trainer = make_trainer(config, student=student, accelerator=accelerator)
     if trainer.why_rows:
-        check_plan(settings, examples=examples, pairs=pairs, imported=imported, layout="rows")
+        check_train_plan(settings, examples=examples, pairs=pairs, imported=imported, layout="rows")
     data = null_data(examples, pairs, settings=settings, seed=config.seed, imported=imported)
     spots = forked.spots(data[0]) if forked is not None else ()
     sampler = _sampler(config, without_views(data[0]) if forked is not None else data[0], data[1], imported=imported)
@@ -119,7 +119,7 @@ def train(
         journal.event("start", step=first, **counted, **_layout(trainer, examples, pairs), **({} if kept is None else kept.facts))
         if guard is not None and first == 0:
             _checkpoint(trainer, journal, 0, identity, guard)
-        sites = [] if not settings.hint.weight else watched(data[0]) if live is None else kept_watched(run) if first else []
+        sites = [] if not settings.hint.weight else probe_examples(data[0]) if live is None else kept_watched(run) if first else []
         line: dict[str, Any] = next((m for m in reversed(run.metrics()) if m["step"] <= first), {}) if first else {}
         for step in range(first, settings.steps):
             drawn, drawn_pairs = sampler.step(step)
@@ -129,7 +129,7 @@ def train(
                 made = _play(guard, generator, step=step)
                 drawn = [*made.examples, *drawn]
                 rollouts = {"num_rollouts": made.num_rollouts, "hint_sites": config.rollouts.hint_sites}
-                if settings.hint.weight and not sites and (sites := watched([replace(e, actions=()) for e in made.examples])):
+                if settings.hint.weight and not sites and (sites := probe_examples([replace(e, actions=()) for e in made.examples])):
                     _start_watching(trainer, journal, sites, made=made, step=step)
             if forked is not None:
                 drawn = [*_fork(forked, trainer, journal, spots, step=step), *drawn]
@@ -151,7 +151,7 @@ def train(
 
 
 def _check_sources(
-    config: Config, *, examples: Sequence[TrainingExample], pairs: Sequence[Any], live: Live | None, forked: Forked | None = None
+    config: Config, *, examples: Sequence[TrainingExample], pairs: Sequence[Any], live: RolloutSource | None, forked: Forked | None = None
 ) -> None:
     """Raise where there is nothing to train on, or a channel is weighted that only live rollouts could feed."""
     if config.train.fork != (forked is not None):
@@ -168,9 +168,9 @@ def _check_sources(
         raise ConfigError(what, where="rollouts.env", fix='set rollouts.env = "workshop", or train.policy.weight = 0')
 
 
-def _journal(trainer: Trainer, run: RunDir, **listeners: Any) -> Journal:
+def _journal(trainer: Trainer, run: RunDir, **listeners: Any) -> RunLogger:
     """The writer of this launch; what a step is at goes through it, too."""
-    journal = Journal(run=run, main=trainer.accelerator.is_main_process, **listeners)
+    journal = RunLogger(run=run, main=trainer.accelerator.is_main_process, **listeners)
     trainer.tell = journal.progress
     return journal
 
@@ -225,7 +225,9 @@ def _play(guard: Guard, generator: Generator | None, *, step: int) -> LiveStep:
     return made
 
 
-def _fork(forked: Forked, trainer: Trainer, journal: Journal, spots: Sequence[TrainSpot], *, step: int) -> tuple[TrainingExample, ...]:
+def _fork(
+    forked: Forked, trainer: Trainer, journal: RunLogger, spots: Sequence[TrainForkPoint], *, step: int
+) -> tuple[TrainingExample, ...]:
     """What the weights as they are write at imported sites; the examples of what they got wrong."""
     journal.progress(lambda: "the student writes at imported sites")
     made = forked.step(trainer.student.model, spots, step=step)
@@ -234,7 +236,7 @@ def _fork(forked: Forked, trainer: Trainer, journal: Journal, spots: Sequence[Tr
     return made.examples
 
 
-def _start_watching(trainer: Trainer, journal: Journal, sites: list[TrainingExample], *, made: LiveStep, step: int) -> None:
+def _start_watching(trainer: Trainer, journal: RunLogger, sites: list[TrainingExample], *, made: LiveStep, step: int) -> None:
     """Choose what is watched for the rest of the run, resumed or not, and write its first table."""
     journal.tokens(step, _watch(trainer, sites))
     if journal.main:  # last: a run that is killed before this chooses again
@@ -243,7 +245,7 @@ def _start_watching(trainer: Trainer, journal: Journal, sites: list[TrainingExam
 
 def _checkpoint(
     trainer: Trainer,
-    journal: Journal,
+    journal: RunLogger,
     step: int,
     identity: Mapping[str, str],
     guard: Guard | None,
@@ -268,14 +270,14 @@ def _checkpoint(
 
 
 def _resume(
-    trainer: Trainer, journal: Journal, identity: Mapping[str, str], guard: Guard | None, *, step: int | None, accept_changes: bool
+    trainer: Trainer, journal: RunLogger, identity: Mapping[str, str], guard: Guard | None, *, step: int | None, accept_changes: bool
 ) -> int:
     """Load the newest checkpoint, or the one after `step` steps, once its files are known to be those that were written.
 
     Returns the number of steps it holds, 0 where the run was killed before its first.
     """
     if journal.main:
-        sweep(journal.run, keep=trainer.settings.keep_checkpoints)
+        remove_partial_checkpoints(journal.run, keep=trainer.settings.keep_checkpoints)
     if step is None and not journal.run.checkpoints():
         return 0
     found, folder = whole_checkpoint(journal.run, step)

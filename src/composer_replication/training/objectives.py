@@ -18,9 +18,9 @@ from types import MappingProxyType
 
 from torch import Tensor
 
-from composer_replication.core.config.train import PolicySettings
+from composer_replication.core.config.train_settings import PolicySettings
 from composer_replication.losses.channel import ChannelLoss
-from composer_replication.losses.policy import clipped, dr_grpo
+from composer_replication.losses.policy import dr_grpo, is_clipped
 from composer_replication.losses.reduction import PUBLISHED, Units, weights
 from composer_replication.losses.sampled import importance_weights, ratio
 from composer_replication.losses.surrogates import cispo, gspo, ppo_clip, sequence_ratio
@@ -80,7 +80,7 @@ def _surrogate(
         r_N = sequence_ratio(logp_N.detach(), then_N, **one)
         return gspo(*given, **one, clip_low=low, clip_high=high), _past(r_N, advantage_N, low, high)
     if low == high:
-        return dr_grpo(*given, clip=low), clipped(*given, clip=low)
+        return dr_grpo(*given, clip=low), is_clipped(*given, clip=low)
     r_N = ratio(logp_N.detach(), then_N)
     return ppo_clip(*given, clip_low=low, clip_high=high), _past(r_N, advantage_N, low, high)
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from composer_replication.core.config.train import TrainSettings
+from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.losses.total import RunningMean
 
 BETAS = (0.9, 0.95)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from composer_replication.core.errors import ConfigError
 from composer_replication.tokens.example import PreferencePair, TrainingExample
-from composer_replication.tokens.tree import Cost, Forest, Grower
+from composer_replication.tokens.tree import Forest, Grower, TreeCost
 
 Micro = tuple[list[TrainingExample], list[PreferencePair]]
 Item = TrainingExample | PreferencePair
@@ -37,14 +37,14 @@ class Tree:
 
     def needs(self, item: Item) -> int:
         """Tokens that an item would add (for a pair an upper bound: what only its two sides share is known to be its prefix)."""
-        first, *rest = rows_of(item)
+        first, *rest = gradient_rows(item)
         shared = len(item.prefix_ids) if isinstance(item, PreferencePair) else 0
         return self.grower.missing(first) + sum(min(self.grower.missing(row), len(row) - shared) for row in rest)
 
     def add(self, item: Item) -> None:
         """Take an item in."""
         self.items.append(item)
-        for row in rows_of(item):
+        for row in gradient_rows(item):
             self.grower.add(row)
 
     def work(self, *, pair_weight: float) -> float:
@@ -52,16 +52,16 @@ class Tree:
 
         `pair_weight` is what one (query, key) pair costs in tokens: about 1 / (6 * hidden size).
         """
-        rows = [row for item in self.items for row in rows_of(item)]
+        rows = [row for item in self.items for row in gradient_rows(item)]
         hints = [e.teacher_ids(view) for e in self.items if isinstance(e, TrainingExample) for view in e.hints]
         forest = Forest.grow([*rows, *hints])
         both, whole = forest.over(range(len(rows))).cost, forest.over(range(len(rows) + len(hints))).cost
-        branches = Cost(whole.tokens - both.tokens, whole.pairs - both.pairs)
+        branches = TreeCost(whole.tokens - both.tokens, whole.pairs - both.pairs)
         tokens, pairs = (_WITH_GRADIENT * a + b for a, b in zip(both, branches, strict=True))
         return tokens + pair_weight * pairs
 
 
-def rows_of(item: Item) -> list[tuple[int, ...]]:
+def gradient_rows(item: Item) -> list[tuple[int, ...]]:
     """The rows of an item that get a gradient."""
     if isinstance(item, TrainingExample):
         return [item.ids]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from composer_replication.core.config.train import PreferenceSettings
+from composer_replication.core.config.train_settings import PreferenceSettings
 from composer_replication.core.errors import AlignmentError
 from composer_replication.losses.preference import dpo, ipo, margins, sequence_logprobs, sequence_mean_logprobs, simpo
 

@@ -11,7 +11,8 @@ Two layouts, the same values (config.train.layout):
            pass without gradient, a slow average one of its own;
            a trust region is a live and a frozen teacher
 
-Losses hang on copies of what predicts their tokens (`Passes.leaves`), so each is walked back once, and the trunk once for their sum.
+Losses hang on copies of what predicts their tokens (`ForwardResults.leaves`), so each is walked back once, and the trunk
+once for their sum.
 Shapes: B rows, T length, Q tokens of a pass, M = B * T or Q, N loss tokens, D hidden size.
 """
 
@@ -25,11 +26,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from composer_replication.core.config.train import TrainSettings
+from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.losses.channel import Channel
 from composer_replication.models.forward import final_hidden
-from composer_replication.models.tree import dropout_active, tree_attention, tree_hidden
 from composer_replication.models.tree_attention import KeyValues
+from composer_replication.models.tree_forward import dropout_active, tree_attention, tree_hidden
 from composer_replication.tokens.batch import Batch, Rows, Targets
 from composer_replication.tokens.tree import Forest, Grower, Pass
 from composer_replication.training.reference import Reference
@@ -40,7 +41,7 @@ Row = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Uses:
+class RequiredForwards:
     """What the weighted channels need of one batch; `sides` is how many pair rows (0, the chosen ones, or both sides).
 
     `hint` = the views are scored by a teacher, for a loss of their own or for credit; `pairs` = both sides, `reference` = by the start too,
@@ -56,7 +57,7 @@ class Uses:
     reference: bool
 
     @classmethod
-    def of(cls, settings: TrainSettings, weights: dict[Channel, float], batch: Batch) -> Uses:
+    def of(cls, settings: TrainSettings, weights: dict[Channel, float], batch: Batch) -> RequiredForwards:
         """By weights and by what the batch holds."""
         pairs = bool(weights["preference"] and batch.num_pairs)
         both, hint = settings.preference.both_sides, settings.hint
@@ -78,7 +79,7 @@ class Uses:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passes:
+class ForwardResults:
     """Hidden states of one micro-batch. `places[kind]` = which of `hidden`, and the place of (row, position) among its M tokens.
 
     `teachers` read the hint targets: below the site's hint, then, for a contrast, below another site's; by the teacher, and where it is a
@@ -100,7 +101,7 @@ class Passes:
         self.cut.append((found_ND, found_ND.detach().requires_grad_()))
         return self.cut[-1][1]
 
-    def leaves(self) -> Passes:
+    def leaves(self) -> ForwardResults:
         """The same states, of which `predictors` gives copies cut off from the trunk: a loss is walked back to these and no further.
 
         There is one copy per loss token, so a norm taken there does not depend on what happens to share a forward.
@@ -115,7 +116,7 @@ class Passes:
                 torch.autograd.backward([found for found, _ in pairs], [grad for _, grad in pairs])
 
 
-def run_passes(trainer: Trainer, batch: Batch, uses: Uses) -> Passes:
+def run_passes(trainer: Trainer, batch: Batch, uses: RequiredForwards) -> ForwardResults:
     """Every forward that the channels in use need, in the trainer's layout."""
     return (_tree if trainer.layout == "tree" else _rows)(trainer, batch, uses)
 
@@ -123,14 +124,14 @@ def run_passes(trainer: Trainer, batch: Batch, uses: Uses) -> Passes:
 def scored(trainer: Trainer, reference: Reference, rows: Rows, targets: Targets) -> Tensor:
     """The predictors (N, D) of these tokens by a model without gradient, in the trainer's layout."""
     if trainer.layout == "tree":
-        return _ask(trainer, {"": (reference, _Question(rows.lists(), targets))})[""]
+        return _ask(trainer, {"": (reference, _ReferenceRequest(rows.lists(), targets))})[""]
     return reference.predictors(rows, targets, max_tokens=trainer.settings.micro_tokens)
 
 
 # ---- rows ----
 
 
-def _rows(trainer: Trainer, batch: Batch, uses: Uses) -> Passes:
+def _rows(trainer: Trainer, batch: Batch, uses: RequiredForwards) -> ForwardResults:
     model, hidden, places = trainer.student.model, [], {}
     hinted = [(batch.teacher, batch.hint_teacher), *([(batch.wrong, batch.hint_wrong)] if len(batch.wrong) else [])] if uses.hint else []
     limit = trainer.settings.micro_tokens
@@ -140,27 +141,30 @@ def _rows(trainer: Trainer, batch: Batch, uses: Uses) -> Passes:
         if len(ids_BT):
             places[kind] = (len(hidden), torch.arange(ids_BT.numel(), device=ids_BT.device).view(ids_BT.shape))
             hidden.append(final_hidden(model, ids_BT))
-    return Passes(hidden=tuple(hidden), places=places, teachers=teachers, reference_ND=reference)
+    return ForwardResults(hidden=tuple(hidden), places=places, teachers=teachers, reference_ND=reference)
 
 
 # ---- tree ----
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
+class _ReferenceRequest:
     """Rows that a model without gradient reads, and the tokens whose predictors are asked for."""
 
     rows: list[Row]
     targets: Targets
 
 
-def _tree(trainer: Trainer, batch: Batch, uses: Uses) -> Passes:
+def _tree(trainer: Trainer, batch: Batch, uses: RequiredForwards) -> ForwardResults:
     model, references = trainer.student.model, trainer.references
     student = batch.student.lists() if uses.student else []
     sides, views = batch.pair.lists()[: uses.sides], batch.teacher.lists() if uses.hint else []
     if not student and not sides:
-        return Passes(hidden=(), places={})
-    hinted = [_Question(views, batch.hint_teacher), *([_Question(batch.wrong.lists(), batch.hint_wrong)] if len(batch.wrong) else [])]
+        return ForwardResults(hidden=(), places={})
+    hinted = [
+        _ReferenceRequest(views, batch.hint_teacher),
+        *([_ReferenceRequest(batch.wrong.lists(), batch.hint_wrong)] if len(batch.wrong) else []),
+    ]
     forest = Forest.grow([*student, *sides, *(row for question in hinted if uses.hint for row in question.rows)])
     plan = forest.over(range(len(student) + len(sides)))
     shared = uses.hint and references["hint"].is_live(model) and not dropout_active(model)
@@ -170,7 +174,7 @@ def _tree(trainer: Trainer, batch: Batch, uses: Uses) -> Passes:
     index_BT = _places(plan, range(len(student) + len(sides)), device)
     places: dict[Kind, tuple[int, Tensor]] = {"student": (0, index_BT[: len(student)]), "pair": (0, index_BT[len(student) :])}
 
-    questions: dict[str, tuple[Reference, _Question]] = {}
+    questions: dict[str, tuple[Reference, _ReferenceRequest]] = {}
     answers: dict[str, Tensor] = {}
     names = (
         {(below, model): f"{below}:{model}" for below in range(len(hinted)) for model in range(len(trainer.teachers))} if uses.hint else {}
@@ -188,13 +192,13 @@ def _tree(trainer: Trainer, batch: Batch, uses: Uses) -> Passes:
         answers = {names[below, 0]: below_ND for below, below_ND in enumerate(found)}
     questions |= {name: (trainer.teachers[model], hinted[below]) for (below, model), name in names.items() if name not in answers}
     if uses.reference:
-        questions["preference"] = (references["preference"], _Question(sides, batch.response))
+        questions["preference"] = (references["preference"], _ReferenceRequest(sides, batch.response))
     answers |= _ask(trainer, questions)
     teachers = tuple(answers[name] for name in names.values())
-    return Passes(hidden=(hidden_QD[None],), places=places, teachers=teachers, reference_ND=answers.get("preference"))
+    return ForwardResults(hidden=(hidden_QD[None],), places=places, teachers=teachers, reference_ND=answers.get("preference"))
 
 
-def _ask(trainer: Trainer, questions: dict[str, tuple[Reference, _Question]]) -> dict[str, Tensor]:
+def _ask(trainer: Trainer, questions: dict[str, tuple[Reference, _ReferenceRequest]]) -> dict[str, Tensor]:
     """The answers by name; questions to one and the same model are put in one pass."""
     found: dict[str, Tensor] = {}
     names = list(questions)
@@ -216,7 +220,7 @@ def _ask(trainer: Trainer, questions: dict[str, tuple[Reference, _Question]]) ->
 
 def _answers(
     trainer: Trainer,
-    questions: list[_Question],
+    questions: list[_ReferenceRequest],
     score: Callable[[Sequence[int]], Iterator[tuple[Pass, Tensor]]],
     *,
     known: Sequence[Row],

@@ -18,12 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from composer_replication.core.config.base import stage_seed
-from composer_replication.core.config.train import TrainSettings
+from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.site import Hint
-from composer_replication.data.hints.shuffle import Place
+from composer_replication.data.hints.shuffle import DonorSlot
 from composer_replication.data.hints.shuffle import shuffled_donors as donors_among
-from composer_replication.evaluation.hint_lift import shuffled_donors as donors_of_views
+from composer_replication.evaluation.hint_lift import shuffled_views as donors_of_views
 from composer_replication.tokens.example import HintView, PreferencePair, TrainingExample
 
 RANDOM_REWARD_P = 0.3
@@ -61,7 +61,7 @@ def shuffle_hints(hints: Sequence[Hint], *, groups: Mapping[str, str], seed: int
 
     Example: [Hint(site_id="a", text="use cat"), Hint(site_id="b", text="take path")] -> a gets "take path", b gets "use cat"
     """
-    places = [Place(hint=h.text, kind=h.kind, group=groups[h.site_id]) for h in hints]
+    places = [DonorSlot(hint=h.text, kind=h.kind, group=groups[h.site_id]) for h in hints]
     donors = donors_among(places, seed=seed)
     given = [dataclasses.replace(h, text=hints[d].text, writer="placebo") for h, d in zip(hints, donors, strict=True) if d is not None]
     return Nulled(hints=tuple(given), dropped=len(hints) - len(given))

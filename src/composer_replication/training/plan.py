@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from composer_replication.core.config.train import TrainSettings
+from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import ConfigError
 from composer_replication.tokens.example import PreferencePair, TrainingExample
-from composer_replication.training.sampler import Sampler
+from composer_replication.training.batch_sampler import Sampler
 
 
-def check_plan(
+def check_train_plan(
     settings: TrainSettings,
     *,
     examples: Sequence[TrainingExample],
@@ -21,7 +21,7 @@ def check_plan(
 ) -> None:
     """Raise ConfigError for what would otherwise stop a run in its middle, whenever the sampler draws it.
 
-    Example: check_plan(config.train, examples=data.examples, pairs=data.pairs) names the longest item if it is longer than
+    Example: check_train_plan(config.train, examples=data.examples, pairs=data.pairs) names the longest item if it is longer than
     train.micro_tokens, and train.batch_examples if one example a step cannot feed both channels (`imported` = they are drawn at all).
     `layout` is the one that will be used, None = the one of the settings.
     """

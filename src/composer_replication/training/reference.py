@@ -22,7 +22,7 @@ from torch import Tensor
 from composer_replication.core.errors import DataError
 from composer_replication.losses.channel import Channel
 from composer_replication.models.forward import predictors, project, scoring
-from composer_replication.models.load import Student
+from composer_replication.models.load_student import Student
 from composer_replication.tokens.batch import Rows, Targets
 
 _CHUNK = 2048  # tokens whose logits are held at once

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from composer_replication.core.config.train import PolicySettings
+from composer_replication.core.config.train_settings import PolicySettings
 from composer_replication.core.errors import AlignmentError
 from composer_replication.losses.policy import token_logprobs
 from composer_replication.rollouts.behaviours import behaviour_reward

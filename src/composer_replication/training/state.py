@@ -12,13 +12,13 @@ from torch import Tensor
 
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.root import Config
-from composer_replication.core.config.train import TrainSettings
+from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.losses.channel import CHANNELS, Channel
 from composer_replication.losses.credit import channel_shares
 from composer_replication.losses.schedules import TaidSchedule
 from composer_replication.losses.total import RunningMean
-from composer_replication.models.load import Student
-from composer_replication.models.tree import why_not_tree
+from composer_replication.models.load_student import Student
+from composer_replication.models.tree_forward import why_not_tree
 from composer_replication.training.health import Health
 from composer_replication.training.hinting import taid_schedule
 from composer_replication.training.optimiser import GradientClip, make_optimiser

@@ -26,21 +26,21 @@ import torch
 from torch import Tensor
 
 from composer_replication.core.config.base import stage_seed
-from composer_replication.core.config.train import TrainSettings
+from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import AlignmentError, StoppedError
 from composer_replication.losses.channel import CHANNELS, Channel, ChannelLoss
 from composer_replication.losses.reduction import PUBLISHED
 from composer_replication.losses.total import channel_scales
 from composer_replication.tokens.batch import Counts, collate, count, micro_batches
 from composer_replication.tokens.example import PreferencePair, TrainingExample
+from composer_replication.training.batch_sampler import share
 from composer_replication.training.channels import TOLD, budgets, loss_rows, losses_on
 from composer_replication.training.health import ChannelStep
 from composer_replication.training.hinting import check_views, with_wrong_hints
-from composer_replication.training.journal import Journal
 from composer_replication.training.optimiser import learning_rate, set_learning_rate
 from composer_replication.training.packing import Micro, micros_of, over_ranks, session_trees
-from composer_replication.training.passes import Uses, run_passes
-from composer_replication.training.sampler import share
+from composer_replication.training.passes import RequiredForwards, run_passes
+from composer_replication.training.run_logger import RunLogger
 from composer_replication.training.state import Trainer
 
 
@@ -52,7 +52,7 @@ def train_step(
     step: int,
     num_rollouts: int | None = None,
     hint_sites: int = 0,
-    journal: Journal | None = None,
+    journal: RunLogger | None = None,
 ) -> dict[str, Any]:
     """One optimiser step on the whole step's examples and pairs, of which this rank takes its share; returns the metrics line.
 
@@ -189,7 +189,7 @@ def accumulate(
     for number, (examples, pairs) in enumerate(micros, 1):
         trainer.tell(partial("forward and backward: part {} of {}".format, number, len(micros)))
         batch = collate(examples, pairs, pad_id=trainer.student.pad_id).to(device)
-        uses = Uses.of(trainer.settings, trainer.weights, batch)
+        uses = RequiredForwards.of(trainer.settings, trainer.weights, batch)
         with nullcontext() if scales is not None else torch.no_grad():  # to measure, leaves are enough
             passes = run_passes(trainer, batch, uses).leaves()
         losses = losses_on(trainer, batch, passes, uses, counts)
@@ -197,7 +197,7 @@ def accumulate(
             for key, value_N in values.items():
                 told[TOLD.index((name, key))] += torch.stack([value_N.double().sum(), told.new_tensor(len(value_N))])
         while losses:  # a channel's graph is let go of as soon as it is walked back
-            measure(sums, [losses.pop(0)], [copy for _, copy in passes.cut or ()], scales=scales)
+            measure_channels(sums, [losses.pop(0)], [copy for _, copy in passes.cut or ()], scales=scales)
         if scales is not None:
             passes.backward(trainer)
     if trainer.accelerator.num_processes > 1:
@@ -222,7 +222,9 @@ def _over_ranks(trainer: Trainer, tensor: Tensor) -> Tensor:
     return cast(Tensor, trainer.accelerator.reduce(tensor, reduction="sum"))
 
 
-def measure(sums: Tensor, losses: list[ChannelLoss], hidden: list[Tensor], *, scales: Mapping[Channel, float] | None = None) -> None:
+def measure_channels(
+    sums: Tensor, losses: list[ChannelLoss], hidden: list[Tensor], *, scales: Mapping[Channel, float] | None = None
+) -> None:
     """Add each channel's tokens, mean and squared gradient norm at the final hidden states to its row of `sums`, on its device.
 
     With `scales`, the gradient times the channel's scale is added to what its loss hangs on: the hidden states and the head's weights.

@@ -26,10 +26,10 @@ from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.data.sites.by_path import files_of, load_function, users_code
 from composer_replication.rollouts.envs.env import Env
-from composer_replication.rollouts.envs.workshop.env import WorkshopEnv
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.rollouts.envs.workshop.tasks import Task, make_task, make_tasks
 from composer_replication.rollouts.envs.workshop.vocabulary import toolset_is_held_out
+from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
 from composer_replication.rollouts.groups import MakeEnv
 
 SETTING = "rollouts.env"
@@ -39,7 +39,7 @@ Split = Literal["train", "monitor"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class TaskSource:
     """Tasks by seed: `train(seed)` is an endless stream, `monitor(seed, count)` a list; each item makes a fresh environment.
 
     `sources` are the user's files that decide what a task is; empty for what is built in.
@@ -59,13 +59,13 @@ class World:
 
 
 @contextmanager
-def _workshop() -> Iterator[World]:
+def _workshop() -> Iterator[TaskSource]:
     with Sandbox() as sandbox:
 
         def maker(task: Task) -> MakeEnv:
             return partial(WorkshopEnv, task, sandbox=sandbox)
 
-        yield World(
+        yield TaskSource(
             name="workshop",
             train=lambda seed: map(maker, training_tasks(seed)),
             monitor=lambda seed, count: [maker(task) for task in make_tasks(count, seed=seed, split="monitor")],
@@ -101,10 +101,10 @@ class _Own:
 
 
 @contextmanager
-def _own(path: str) -> Iterator[World]:
+def _own(path: str) -> Iterator[TaskSource]:
     make = load_function(path, setting=SETTING, built_in=WORLDS)
     own = _Own(path=path, make=make)
-    yield World(
+    yield TaskSource(
         name=path,
         train=partial(own.stream, split="train"),
         monitor=lambda seed, count: list(itertools.islice(own.stream(seed, split="monitor"), count)),
@@ -112,10 +112,10 @@ def _own(path: str) -> Iterator[World]:
     )
 
 
-WORLDS: dict[str, Callable[[], AbstractContextManager[World]]] = {"workshop": _workshop}
+WORLDS: dict[str, Callable[[], AbstractContextManager[TaskSource]]] = {"workshop": _workshop}
 
 
-def open_world(name: str) -> AbstractContextManager[World]:
+def open_world(name: str) -> AbstractContextManager[TaskSource]:
     """The environment of a run, open until the run ends; raises ConfigError for a name that is not in the table, or a useless function."""
     if name in WORLDS:
         return WORLDS[name]()
@@ -125,7 +125,7 @@ def open_world(name: str) -> AbstractContextManager[World]:
 
 
 def try_world(name: str) -> tuple[Path, ...]:
-    """Make one task of the user's environment, so that what is wrong shows before a weight is loaded; returns `World.sources`."""
+    """Make one task of the user's environment, so that what is wrong shows before a weight is loaded; returns `TaskSource.sources`."""
     with open_world(name) as world:
         env = next(world.train(0))()
         with users_code(name, env.close, setting=SETTING, on="close()"):

@@ -6,7 +6,7 @@ from typing import Any
 
 from composer_replication.core.site import Preference
 from composer_replication.core.trace import Segment, Session, SourceRef, Text, ToolCall, ToolResult, ToolSpec, Turn
-from composer_replication.data.curate.pair import Pair, pairs_of
+from composer_replication.data.curate.pair import Pair, session_pairs
 
 TOOLS = (
     ToolSpec(
@@ -57,4 +57,4 @@ def pair(chosen: Turn, rejected: Turn, *, held_out: bool = False, evidence: dict
     recorded = session(rejected, **about)
     found = {"tier": "exact", "families": ["a", "b", "c"], "of": 3, "evidence": ["own_errored:x"], "usd": {"kimi": 0.002}}
     preference = Preference(session_id=recorded.id, turn=3, chosen=chosen, teachers=("kimi", "glm"), evidence=evidence or found)
-    return next(pairs_of(recorded, [preference], held_out=held_out))
+    return next(session_pairs(recorded, [preference], held_out=held_out))

@@ -72,10 +72,10 @@ def test_edits_that_leave_the_same_file_are_the_same_action() -> None:
     large = call("Edit", file_path="a.py", old_string="x = 1", new_string="x = 2")
     other = call("Edit", file_path="a.py", old_string="x = 1", new_string="x = 3")
     from composer_replication.core.site import Preference
-    from composer_replication.data.curate.pair import pairs_of
+    from composer_replication.data.curate.pair import session_pairs
 
     recorded = replace(session(small, seen="     1→x = 1"), tools=tools)
-    same, differs = (next(pairs_of(recorded, [Preference(session_id="s1", turn=3, chosen=chosen)])) for chosen in (large, other))
+    same, differs = (next(session_pairs(recorded, [Preference(session_id="s1", turn=3, chosen=chosen)])) for chosen in (large, other))
     dropped = judged(same)
     assert dropped is not None and dropped.reason == "chosen_differs_filter"
     assert judged(differs) is None

@@ -11,8 +11,8 @@ import pytest
 from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import write_lines
 from composer_replication.core.trace import Text, Thinking
-from composer_replication.data.curate.export import pair_of, read_rows, row_of, rows_of
 from composer_replication.data.curate.pair import Pair
+from composer_replication.data.curate.pair_export import export_rows, pair_of, read_rows, row_of
 from tests.data.curate.pairs import call, pair, say
 from tests.data.curate.real_shaped import made_up
 
@@ -41,7 +41,7 @@ def test_a_row_has_flat_text_and_chat_messages() -> None:
 def test_pairs_come_back_as_they_were(tmp_path: Path) -> None:
     pairs = [ONE, *made_up(60, seed=3).pairs]
     path = tmp_path / "rows.jsonl"
-    write_lines(path, rows_of(pairs))
+    write_lines(path, export_rows(pairs))
     assert list(read_rows(path)) == [chat(one) for one in pairs]
     assert [row_of(one) for one in read_rows(path)] == [row_of(one) for one in pairs]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from composer_replication.compat.guide_pairs import DJNormalizer, DPOPair
 from composer_replication.core.errors import ConfigError, DataError
-from composer_replication.data.curate.guide import DJNormalizer, DPOPair
 from tests.data.curate.test_data_juicer_setup import fake_engine
 
 PROGRAM = """

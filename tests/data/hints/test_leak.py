@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer_replication.core.config.data import HintsSettings
+from composer_replication.core.config.data_settings import HintsSettings
 from composer_replication.core.trace import Event, Segment, Session, SourceRef, ToolSpec, Turn
 from composer_replication.data.hints.context import SiteContext
 from composer_replication.data.hints.leak import RUN, Occurrences, grams, names, passages

@@ -12,15 +12,24 @@ from typing import Any
 import pytest
 from examples.log_writer import Call
 
-from composer_replication.core.config.reader import ReaderSettings
-from composer_replication.core.config.teachers import TeacherSettings
+from composer_replication.core.config.reader_settings import ReaderSettings
+from composer_replication.core.config.teacher_settings import TeacherSettings
 from composer_replication.core.redact import Redactor
 from composer_replication.core.site import Site
 from composer_replication.core.teacher import request_to_json
 from composer_replication.core.trace import Session
-from composer_replication.data.hints.reader import BadReading, Named, Reading, _agreed, central, parse_reading, read_session, requests_of
+from composer_replication.data.hints.hint_reader import (
+    BadReading,
+    Named,
+    Reading,
+    _agreed,
+    central,
+    parse_reading,
+    read_session,
+    reading_requests,
+)
 from composer_replication.data.hints.reader_hints import score, write_reader_hints
-from composer_replication.data.hints.windows import Window, tokens_of, windows_of
+from composer_replication.data.hints.windows import TextWindow, estimate_tokens, windows_of
 from composer_replication.data.teachers.asking import Asker
 from composer_replication.data.teachers.openai_compatible import OpenAICompatible
 from tests.core.planting import planted
@@ -84,7 +93,7 @@ def test_the_earliest_evidence_that_any_sure_reading_names_counts(session: Sessi
 
 @pytest.mark.parametrize("first", [2, 3])
 def test_where_windows_overlap_the_one_with_more_votes_counts(first: int) -> None:
-    one, other = (Window(start=start, end=start + 9, text="", tokens=1) for start in (0, 3))
+    one, other = (TextWindow(start=start, end=start + 9, text="", tokens=1) for start in (0, 3))
     named = {votes: tuple(Named(4, "c", 5, True, f"Said by {votes}.") for _ in range(votes)) for votes in (2, 3)}
     votes = {one: [(n,) for n in named[first]], other: [(n,) for n in named[5 - first]]}
     (flag,), unsure = _agreed(votes, settings=SETTINGS)
@@ -111,7 +120,7 @@ def test_the_hint_that_says_what_most_say_comes_first(session: Session) -> None:
 
 # ---- strict JSON -------------------------------------------------------------------------------------------------
 
-WINDOW = Window(start=0, end=7, text="", tokens=1)
+WINDOW = TextWindow(start=0, end=7, text="", tokens=1)
 VOID: dict[str, tuple[Any, str]] = {
     "prose": ("Message 1 is wrong.", "not JSON"),
     "half of it": ('{"mistakes": [{"message": 1', "not JSON"),
@@ -211,7 +220,7 @@ def test_windows_fit_their_budget_overlap_and_leave_nothing_out(tmp_path: Path) 
     session = long_session(tmp_path)
     windows = windows_of(session, max_tokens=4000, overlap_tokens=1000)
     assert len(windows) > 5
-    assert all(tokens_of(w.text) <= w.tokens <= 4000 for w in windows)
+    assert all(estimate_tokens(w.text) <= w.tokens <= 4000 for w in windows)
     assert {i for w in windows for i in range(w.start, w.end)} == set(range(len(session.turns)))
     assert all(a.start < b.start < a.end < b.end for a, b in pairwise(windows))
     assert all(f"out {step} " in "".join(w.text for w in windows) for step in range(60))
@@ -219,8 +228,8 @@ def test_windows_fit_their_budget_overlap_and_leave_nothing_out(tmp_path: Path) 
 
 def test_a_request_stays_under_the_token_budget(tmp_path: Path) -> None:
     settings = ReaderSettings(window_tokens=4000, overlap_tokens=1000)
-    for _, request in requests_of(long_session(tmp_path), settings=settings, redactor=Redactor(environ={})):
-        assert sum(tokens_of(turn.text) for turn in request.turns) <= settings.window_tokens
+    for _, request in reading_requests(long_session(tmp_path), settings=settings, redactor=Redactor(environ={})):
+        assert sum(estimate_tokens(turn.text) for turn in request.turns) <= settings.window_tokens
 
 
 def test_every_error_of_a_session_read_in_windows_is_flagged_once(tmp_path: Path) -> None:
@@ -246,7 +255,7 @@ def test_bytes_sent_to_the_reader_hold_no_planted_secret(tmp_path: Path) -> None
     assert any(made[0].text in result.text for turn in session.turns for result in turn.results)
     teacher = OpenAICompatible("t", TeacherSettings(model="acme/m", base_url="http://localhost:1/v1", key_env=""), environ={})
     redactor = Redactor(environ={}, key=b"k")
-    asked = requests_of(session, settings=ReaderSettings(votes=1, min_votes=1, window_tokens=60_000), redactor=redactor)
+    asked = reading_requests(session, settings=ReaderSettings(votes=1, min_votes=1, window_tokens=60_000), redactor=redactor)
     sent = [json.dumps(teacher.body_of(request), ensure_ascii=False) for _, request in asked]
     whole = "".join(sent)
     assert len(whole) > 20_000
@@ -288,7 +297,7 @@ def test_the_stand_in_is_scored_on_real_labels(traces_dir: Path, repository_root
 
 
 def test_requests_of_one_session_differ_only_by_their_vote(session: Session) -> None:
-    asked = [request for _, request in requests_of(session, settings=SETTINGS, redactor=Redactor(environ={}))]
+    asked = [request for _, request in reading_requests(session, settings=SETTINGS, redactor=Redactor(environ={}))]
     assert [request.sample for request in asked] == [0, 1, 2]
     assert len({json.dumps({**request_to_json(request), "sample": 0}) for request in asked}) == 1
     assert len({request.about for request in asked}) == 3

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from composer_replication.core.config.data import HintsSettings
+from composer_replication.core.config.data_settings import HintsSettings
 from composer_replication.core.site import Site
 from composer_replication.core.trace import Segment, Session, SourceRef, Text, ToolCall, ToolResult, ToolSpec, Turn
 from composer_replication.data.hints.context import site_context

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from composer_replication.core.config.data import HintsSettings
+from composer_replication.core.config.data_settings import HintsSettings
 from composer_replication.core.errors import ConfigError, SiteError
 from composer_replication.core.site import Hint
 from composer_replication.core.trace import Session, ToolSpec

@@ -9,10 +9,10 @@ from typing import Any
 
 from examples.log_writer import LogWriter
 
-from composer_replication.core.config.data import IngestSettings
+from composer_replication.core.config.data_settings import IngestSettings
 from composer_replication.core.trace import Session
 from composer_replication.data.ingestion.claude_code import FileResult, ingest
-from composer_replication.data.ingestion.find import find_logs
+from composer_replication.data.ingestion.find_logs import find_logs
 
 CWD = "/home/dev/shop"
 

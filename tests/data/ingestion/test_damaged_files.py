@@ -18,7 +18,7 @@ from composer_replication.core.codec import read_sessions, write_sessions
 from composer_replication.core.trace import Opaque
 from composer_replication.data.ingestion import conversation
 from composer_replication.data.ingestion.lines import LineReader
-from composer_replication.data.ingestion.records import BadRecord, decode, is_deep
+from composer_replication.data.ingestion.log_records import BadRecord, decode, is_deep
 from tests.data.ingestion.reading import lines, new_log, read_all, read_text, shape
 
 GOOD = ["u:go", "a:Read", "t:ok", "a:done"]
@@ -185,7 +185,7 @@ def test_other_files_of_a_folder_are_read_all_the_same(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_read_is_counted(tmp_path: Path) -> None:
     from composer_replication.data.ingestion.claude_code import ingest
-    from composer_replication.data.ingestion.find import LogFile
+    from composer_replication.data.ingestion.find_logs import LogFile
 
     logs = [LogFile(path=tmp_path / "gone.jsonl", name="gone.jsonl", num_bytes=5), LogFile(path=tmp_path, name="folder", num_bytes=0)]
     reports = [r.report for r in ingest(logs)]
@@ -226,7 +226,7 @@ def test_a_line_of_200_mb_is_never_held(tmp_path: Path) -> None:
         stream.writelines(rest)
     code = (
         "import re,sys;from pathlib import Path;from composer_replication.data.ingestion.claude_code import ingest\n"
-        "from composer_replication.data.ingestion.find import find_logs\n"
+        "from composer_replication.data.ingestion.find_logs import find_logs\n"
         "peak=lambda: int(re.search(r'VmHWM:\\s*(\\d+)', Path('/proc/self/status').read_text())[1])\n"
         "before=peak()\n"
         "r=next(ingest(find_logs([sys.argv[1]])))\n"

@@ -18,15 +18,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from composer_replication.core.codec import read_sessions, write_sessions
-from composer_replication.core.config.data import HintsSettings, SitesSettings
+from composer_replication.core.config.data_settings import HintsSettings, SitesSettings
 from composer_replication.core.redact import Redactor
 from composer_replication.core.trace import Session
 from composer_replication.data.hints.context import turn_text
 from composer_replication.data.hints.write import write_hints
 from composer_replication.data.ingestion.claude_code import FileResult, ingest
 from composer_replication.data.ingestion.counts import MAX_DAMAGE_SHOWN
-from composer_replication.data.ingestion.find import find_logs
-from composer_replication.data.sites.find import find_sites
+from composer_replication.data.ingestion.find_logs import find_logs
+from composer_replication.data.sites.find_sites import find_sites
 from tests.data.ingestion.reading import lines, new_log
 
 MAX_SECONDS = 20.0

@@ -13,7 +13,7 @@ from composer_replication.core.codec import read_sessions, write_sessions
 from composer_replication.core.trace import Session
 from composer_replication.data.ingestion.claude_code import FileResult, ingest
 from composer_replication.data.ingestion.counts import session_counts
-from composer_replication.data.ingestion.find import find_logs
+from composer_replication.data.ingestion.find_logs import find_logs
 from tests.data.ingestion.naive_counts import naive_counts
 
 LOGS = Path(__file__).parents[3] / "examples" / "demo_logs"

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from examples.log_writer import Call, LogWriter
 
-from composer_replication.core.config.data import IngestSettings
+from composer_replication.core.config.data_settings import IngestSettings
 from composer_replication.core.errors import DataError
 from composer_replication.core.redact import Redactor
 from composer_replication.core.trace import ToolCall
 from composer_replication.data.ingestion.attachments import read_attachment
 from composer_replication.data.ingestion.claude_code import ingest
-from composer_replication.data.ingestion.find import RETENTION_NOTE, default_folders, find_logs
+from composer_replication.data.ingestion.find_logs import RETENTION_NOTE, default_folders, find_logs
+from composer_replication.data.ingestion.logged_tools import offered_tools, tools_from_calls
 from composer_replication.data.ingestion.repository import local_remote, remote_name, repository_of
-from composer_replication.data.ingestion.tools import offered_tools, tools_from_calls
 from tests.data.ingestion.reading import lines, new_log, read_all, read_log, read_text, shape
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from composer_replication.core.trace import Session
 from composer_replication.data.ingestion.claude_code import ingest
-from composer_replication.data.ingestion.find import find_logs
+from composer_replication.data.ingestion.find_logs import find_logs
 from composer_replication.data.ingestion.requests import message_hash
 from tests.data.ingestion.naive_counts import naive_counts
 from tests.data.ingestion.reading import lines, new_log, read_text, seen, shape

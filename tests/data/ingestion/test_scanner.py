@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from composer_replication.core.config.data import IngestSettings
+from composer_replication.core.config.data_settings import IngestSettings
 from composer_replication.core.errors import ConfigError, SecretsFoundError
 from composer_replication.data.ingestion.scanner import check_file
 

@@ -28,7 +28,7 @@ from composer_replication.core.trace import (
 )
 from composer_replication.data.ingestion.claude_code import ingest
 from composer_replication.data.ingestion.claude_code_writer import log_id, write_claude_code
-from composer_replication.data.ingestion.find import find_logs
+from composer_replication.data.ingestion.find_logs import find_logs
 
 ID = "2a1f9a5e-4c1b-4d63-9f0e-5d6b8a3c7e10"
 TOOLS = (

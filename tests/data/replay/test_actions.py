@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from composer_replication.core.trace import Segment, Session, SourceRef, Text, ToolCall, ToolResult, ToolSpec, Turn
-from composer_replication.data.replay.actions import NOWHERE, Scene, aims, canonical, intents, scene_of
-from composer_replication.data.replay.families import family_of
-from composer_replication.data.replay.files import apply_change, files_in_view, resulting_change, shown_text
+from composer_replication.data.replay.actions import NOWHERE, ComparisonContext, aims, canonical_action, comparison_context, intents
+from composer_replication.data.replay.model_families import family_of
+from composer_replication.data.replay.viewed_files import apply_change, files_in_view, resulting_change, shown_text
 
-REPO = Scene(cwd="/work/app")
+REPO = ComparisonContext(cwd="/work/app")
 
 
 def turn(*calls: tuple[str, dict[str, Any]], words: str = "") -> Turn:
@@ -54,19 +54,19 @@ def edit(old: str, new: str, *, path: str = "a.py", name: str = "Edit", **more: 
     ],
 )
 def test_exactly_the_same(one: Turn, other: Turn, same: bool) -> None:
-    assert (canonical(one, REPO) == canonical(other, REPO)) is same
+    assert (canonical_action(one, REPO) == canonical_action(other, REPO)) is same
 
 
 def test_a_name_that_is_not_on_offer_is_not_repaired() -> None:
-    scene = Scene(offered=frozenset({"Bash"}))
+    scene = ComparisonContext(offered=frozenset({"Bash"}))
     wrong, right = turn(("shell", {"command": "ls"})), bash("ls")
-    assert canonical(wrong, scene) != canonical(right, scene) and aims(wrong, scene) != aims(right, scene)
+    assert canonical_action(wrong, scene) != canonical_action(right, scene) and aims(wrong, scene) != aims(right, scene)
     assert intents(wrong, scene) == {"other"} and intents(right, scene) == {"list"}
-    assert canonical(wrong) == canonical(right)  # where nobody knows what was on offer
+    assert canonical_action(wrong) == canonical_action(right)  # where nobody knows what was on offer
 
 
 FILE = "def f(x):\n    return 1\n\n\ndef g(x):\n    return 1\n"
-SEEN = Scene(files={"a.py": FILE})
+SEEN = ComparisonContext(files={"a.py": FILE})
 
 
 def test_edits_count_by_what_the_file_would_read() -> None:
@@ -79,18 +79,20 @@ def test_edits_count_by_what_the_file_would_read() -> None:
     twice = Turn(role="assistant", author="m", blocks=(
         *edit("f(x):\n    return 1", "f(x):\n    return 3").blocks, *replace(edit("return 3", "return 2")).blocks,
     ))  # fmt: skip
-    assert len({canonical(t, SEEN) for t in (small, large, whole, steps, twice)}) == 1
-    assert canonical(small) != canonical(large)  # without the file nobody knows
+    assert len({canonical_action(t, SEEN) for t in (small, large, whole, steps, twice)}) == 1
+    assert canonical_action(small) != canonical_action(large)  # without the file nobody knows
     elsewhere = edit("g(x):\n    return 1", "g(x):\n    return 2")  # the same letters change, in another place
-    assert canonical(elsewhere, SEEN) != canonical(small, SEEN)
+    assert canonical_action(elsewhere, SEEN) != canonical_action(small, SEEN)
 
 
 def test_an_edit_that_would_be_refused_equals_only_itself() -> None:
     ambiguous, everywhere = edit("return 1", "return 2"), edit("return 1", "return 2", replace_all=True)
     absent = edit("return 7", "return 2")
-    found = [canonical(t, SEEN) for t in (ambiguous, everywhere, absent)]
-    assert len(set(found)) == 3 and found[0] == canonical(ambiguous)
-    assert canonical(everywhere, SEEN) == canonical(turn(("Write", {"file_path": "a.py", "content": FILE.replace("1", "2")})), SEEN)
+    found = [canonical_action(t, SEEN) for t in (ambiguous, everywhere, absent)]
+    assert len(set(found)) == 3 and found[0] == canonical_action(ambiguous)
+    assert canonical_action(everywhere, SEEN) == canonical_action(
+        turn(("Write", {"file_path": "a.py", "content": FILE.replace("1", "2")})), SEEN
+    )
 
 
 def read(path: str, text: str, *, error: bool = False) -> list[Turn]:
@@ -117,7 +119,7 @@ def test_files_are_followed_through_reads_writes_and_edits() -> None:
         cwd="/r",
         tools=(ToolSpec(name="Edit"),),
     )
-    assert scene_of(recorded, 4) == Scene(cwd="/r", offered=frozenset({"Edit"}), files={"a.py": "import os\nx = 1"})
+    assert comparison_context(recorded, 4) == ComparisonContext(cwd="/r", offered=frozenset({"Edit"}), files={"a.py": "import os\nx = 1"})
 
 
 def test_texts_and_changes() -> None:
@@ -149,7 +151,7 @@ def test_targets_and_purposes(message: Turn, aim: tuple[str, str], intent: str) 
 
 
 def test_silence_has_neither() -> None:
-    assert not aims(turn()) and not intents(turn()) and not canonical(turn(), NOWHERE).parts
+    assert not aims(turn()) and not intents(turn()) and not canonical_action(turn(), NOWHERE).parts
 
 
 @pytest.mark.parametrize(

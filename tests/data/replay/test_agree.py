@@ -9,8 +9,8 @@ import pytest
 
 from composer_replication.core.site import Answer
 from composer_replication.core.trace import Text, ToolCall, Turn
-from composer_replication.data.replay.actions import Scene, canonical
-from composer_replication.data.replay.agree import TIERS, Judge, Verdict, agree
+from composer_replication.data.replay.actions import ComparisonContext, canonical_action
+from composer_replication.data.replay.agree import TIERS, Agreement, Judge, agree
 
 
 def act(name: str, *, words: str = "", **arguments: Any) -> Turn:
@@ -30,7 +30,7 @@ def answers(*given: tuple[str, Turn]) -> tuple[Answer, ...]:
 LIST, SEARCH, TEST = act("list_files"), act("search", text="depth"), act("run_tests")
 
 
-def weigh(own: Turn, given: Sequence[tuple[str, Turn]], **more: Any) -> Verdict:
+def weigh(own: Turn, given: Sequence[tuple[str, Turn]], **more: Any) -> Agreement:
     return agree(own, answers(*given), **{"min_families": 3, **more})
 
 
@@ -65,13 +65,17 @@ def test_a_family_whose_models_are_divided_has_no_vote() -> None:
 def test_actions_are_compared_and_not_the_words_beside_them_or_the_order() -> None:
     one = act("edit", words="I change it.", path="a.py", old="1", new="2")
     other = Turn(role="assistant", author="x", blocks=(ToolCall("y", "edit", {"new": "2", "path": "a.py", "old": "1"}),))
-    assert canonical(one) == canonical(other)
+    assert canonical_action(one) == canonical_action(other)
     assert weigh(one, [("a", other), ("b", other), ("c", other)]).outcome == "agreed"
-    assert canonical(act("edit", path="a.py", old="2", new="1")) != canonical(other)
+    assert canonical_action(act("edit", path="a.py", old="2", new="1")) != canonical_action(other)
     both = Turn(role="assistant", author="x", blocks=(*LIST.blocks, *SEARCH.blocks))
-    assert canonical(both) == canonical(Turn(role="assistant", author="y", blocks=(*SEARCH.blocks, *LIST.blocks))) != canonical(LIST)
-    assert canonical(say("All  done.\n")) == canonical(say("All", "done.")) != canonical(say("Done."))
-    assert canonical(act("set", n=1)) != canonical(act("set", n="1"))
+    assert (
+        canonical_action(both)
+        == canonical_action(Turn(role="assistant", author="y", blocks=(*SEARCH.blocks, *LIST.blocks)))
+        != canonical_action(LIST)
+    )
+    assert canonical_action(say("All  done.\n")) == canonical_action(say("All", "done.")) != canonical_action(say("Done."))
+    assert canonical_action(act("set", n=1)) != canonical_action(act("set", n="1"))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +167,7 @@ def test_parallel_calls_are_compared_as_sets() -> None:
 
 
 def test_edits_agree_where_the_file_would_read_the_same() -> None:
-    scene = Scene(files={"a.py": "def f():\n    return 1\n"})
+    scene = ComparisonContext(files={"a.py": "def f():\n    return 1\n"})
     ways = [("1", "2"), ("return 1", "return 2"), ("def f():\n    return 1", "def f():\n    return 2")]
     given = [(family, act("Edit", file_path="a.py", old_string=o, new_string=n)) for family, (o, n) in zip("abc", ways, strict=True)]
     assert weigh(LIST, given, scene=scene).outcome == "pair" and weigh(LIST, given).outcome == "no_consensus"

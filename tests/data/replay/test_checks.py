@@ -9,7 +9,7 @@ import pytest
 
 from composer_replication.core.site import Answer
 from composer_replication.core.trace import Text, ToolCall, Turn
-from composer_replication.data.replay.agree import Place, weigh_place
+from composer_replication.data.replay.agree import AnsweredTurn, weigh_place
 from composer_replication.data.replay.checks import leave_one_out, null_test, shuffled
 
 WEIGH = partial(weigh_place, min_families=3)
@@ -24,10 +24,10 @@ def answer(family: str, turn: Turn, *, place: str) -> Answer:
     return Answer(site_id=place, teacher=f"t-{family}", family=family, turn=turn)
 
 
-def place(number: int, said: dict[str, Turn]) -> Place:
+def place(number: int, said: dict[str, Turn]) -> AnsweredTurn:
     name = f"s{number // 4}:{number % 4}"
     answers = tuple(answer(family, turn, place=name) for family, turn in said.items())
-    return Place(
+    return AnsweredTurn(
         session_id=f"s{number // 4}", turn=number % 4, own=Turn(role="assistant", author="m", blocks=(Text("Done."),)), answers=answers
     )
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from composer_replication.core.trace import Segment, Session, SourceRef, Text, ToolCall, ToolResult, Turn
-from composer_replication.data.replay.evidence import spoken_against
+from composer_replication.data.replay.counter_evidence import spoken_against
 
 GO = Turn(role="user", author="human", blocks=(Text("go"),))
 REFUSED = "The user doesn't want to proceed with this tool use. The tool use was rejected."

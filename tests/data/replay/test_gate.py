@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from composer_replication.core.site import Answer
 from composer_replication.core.trace import Turn
-from composer_replication.data.replay.agree import Place, Tier, reader_of, weigh_place
-from composer_replication.data.replay.gate import agrees, no_pair_for, still_open, usable, worth_judging
+from composer_replication.data.replay.agree import AnsweredTurn, Tier, comparison_of, weigh_place
+from composer_replication.data.replay.price_gate import agrees, no_pair_for, still_open, usable, worth_judging
 from tests.data.teachers.made import calling
 
 COMMANDS = ("pytest -x tests/a.py", "pytest -q tests/a.py", "tox -e unit", "cat tests/a.py", "ls")
@@ -26,16 +26,16 @@ def bash(command: str) -> Turn:
     return calling("Bash", command=command)
 
 
-def place(own: Turn, *turns: Turn, **facts: object) -> Place:
+def place(own: Turn, *turns: Turn, **facts: object) -> AnsweredTurn:
     """A place with one answer of each family a, b, c, ..."""
     answers = tuple(Answer(site_id="s:1:-", teacher=f, family=f, turn=turn) for f, turn in zip("abcdefgh", turns, strict=False))
-    return replace(Place(session_id="s", turn=1, own=own, answers=answers), **facts)
+    return replace(AnsweredTurn(session_id="s", turn=1, own=own, answers=answers), **facts)
 
 
-def comes_of(at: Place, tiers: Sequence[Tier], min_families: int) -> object:
+def comes_of(at: AnsweredTurn, tiers: Sequence[Tier], min_families: int) -> object:
     """What training sees of a verdict: the pair's chosen action at its tier, or that there is none."""
     verdict = weigh_place(at, min_families=min_families, tiers=tiers)
-    return None if verdict.chosen is None else (verdict.tier, reader_of(verdict.tier)(verdict.chosen.turn))
+    return None if verdict.chosen is None else (verdict.tier, comparison_of(verdict.tier)(verdict.chosen.turn))
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)

@@ -11,23 +11,23 @@ from typing import Any
 import pytest
 
 from composer_replication.core.codec import record_to_json
-from composer_replication.core.config.rollouts import ReplaySettings
+from composer_replication.core.config.rollout_settings import ReplaySettings
 from composer_replication.core.errors import DataError, TeacherError
 from composer_replication.core.jsonl import write_lines
 from composer_replication.core.redact import Redactor
 from composer_replication.core.site import Answer
-from composer_replication.core.teacher import FREE, Price, Reply, Request
+from composer_replication.core.teacher import FREE, Price, Request, TeacherReply
 from composer_replication.core.trace import Segment, Session, SourceRef, Text, ToolCall, ToolResult, Turn
 from composer_replication.data.curate.curator import Curator
 from composer_replication.data.curate.recipe import load_recipe
-from composer_replication.data.replay.agree import Place
+from composer_replication.data.replay.agree import AnsweredTurn
 from composer_replication.data.replay.ask import replay
-from composer_replication.data.replay.gate import still_open
 from composer_replication.data.replay.gather import Gathered, gather, lookup
+from composer_replication.data.replay.price_gate import still_open
 from composer_replication.data.replay.steps import all_steps, choose_steps
 from composer_replication.data.teachers.asking import Asker, Patience
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
-from composer_replication.data.teachers.recorded import recorded_teachers
+from composer_replication.data.teachers.recorded_teachers import recorded_teachers
 from composer_replication.data.teachers.scripted import Scripted
 from tests.data.teachers.made import READ, Made, calling, reply
 
@@ -54,8 +54,8 @@ def other(request: Request) -> Turn:
 
 
 def teacher(name: str, act: Callable[[Request], Turn], *, price: Price = CENT, **facts: Any) -> Made:
-    async def answer(request: Request) -> Reply:
-        return Reply(turn=act(request), usage=reply(usd=0.0 if price.free else 0.001).usage, **facts)
+    async def answer(request: Request) -> TeacherReply:
+        return TeacherReply(turn=act(request), usage=reply(usd=0.0 if price.free else 0.001).usage, **facts)
 
     return Made(answer, name=name, family=name, price=price, salt=name)
 
@@ -103,7 +103,7 @@ def test_the_gate_closes_when_no_answer_can_change_what_comes_of_it() -> None:
             Answer(site_id="s", teacher=str(n), family=str(n), turn=turn, problem=problem, confidence=confidence)
             for n, turn in enumerate(turns)
         ]
-        place = Place(session_id="s", turn=1, own=own, answers=tuple(answers))
+        place = AnsweredTurn(session_id="s", turn=1, own=own, answers=tuple(answers))
         return still_open(place, left=left, min_families=least, min_confidence=0.5)
 
     assert is_open(a, left=2) and is_open(a, a, left=1)
@@ -130,7 +130,7 @@ def test_a_trace_on_which_agreement_is_settled_is_left(tmp_path: Path) -> None:
 
 
 def test_a_failure_is_counted_and_the_others_go_on(tmp_path: Path) -> None:
-    async def broken(request: Request) -> Reply:
+    async def broken(request: Request) -> TeacherReply:
         raise TeacherError("status 503", again=True, billed=False)
 
     how = SETTINGS.model_copy(update={"gate": "none"})

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import composer_replication
-from composer_replication.core.config.teachers import TeacherSettings
+from composer_replication.compat.guide_replay import DEFAULT_LEDGER, replay_trace, tools_at
+from composer_replication.compat.guide_types import TraceState
+from composer_replication.core.config.teacher_settings import TeacherSettings
 from composer_replication.core.errors import BudgetError, ConfigError, DataError, TeacherError
-from composer_replication.core.guide import TraceState
 from composer_replication.core.trace import ToolSpec
 from composer_replication.data.chat import tool_to_chat
-from composer_replication.data.replay.families import family_of
-from composer_replication.data.replay.guide import DEFAULT_LEDGER, replay_trace, tools_at
+from composer_replication.data.replay.model_families import family_of
 from composer_replication.data.teachers.defaults import DEFAULT_TEACHERS
 from tests.data.teachers.endpoint import Endpoint
 from tests.data.teachers.made import says

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from composer_replication.core.config.rollouts import ReplaySettings
+from composer_replication.core.config.rollout_settings import ReplaySettings
 from composer_replication.core.errors import TeacherError
 from composer_replication.core.redact import Redactor
 from composer_replication.core.site import Answer, Preference
-from composer_replication.core.teacher import Price, Reply, Request, worst_usd
+from composer_replication.core.teacher import Price, Request, TeacherReply, worst_usd
 from composer_replication.core.trace import Segment, Session, SourceRef, Text, ToolCall, Turn
 from composer_replication.data.replay.ask import place_of, replay
-from composer_replication.data.replay.judging import Judged, judge_places, longest_request, most_questions, read_word
+from composer_replication.data.replay.judging import JudgeResult, judge_places, longest_request, most_questions, read_word
 from composer_replication.data.teachers.asking import Asker, Patience
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
 from tests.data.teachers.made import Made
@@ -42,14 +42,14 @@ def answers(*words: str) -> tuple[Answer, ...]:
 def judge(says: Callable[[str, str], Any], asked: list[tuple[str, str]], *, family: str = "z", price: float = 0.01) -> Made:
     """A judge whose word depends on the two messages that it is shown."""
 
-    async def act(request: Request) -> Reply:
+    async def act(request: Request) -> TeacherReply:
         text = request.turns[-1].text
         one, other = (part.strip() for part in text.partition("Message A:")[2].split("Message B:"))
         asked.append((one, other))
         said = says(one, other)
         if isinstance(said, TeacherError):
             raise said
-        return Reply(turn=say(said if isinstance(said, str) else json.dumps({"same": said}), "j"), problem="")
+        return TeacherReply(turn=say(said if isinstance(said, str) else json.dumps({"same": said}), "j"), problem="")
 
     return Made(act, name="j", family=family, price=Price(request_usd=price), salt="j")
 
@@ -59,7 +59,7 @@ def test_another_model_than_the_judge_that_was_named_says_nothing(tmp_path: Path
     asked: list[tuple[str, str]] = []
     umpire = judge(lambda one, other: True, asked)
 
-    async def act(request: Request) -> Reply:
+    async def act(request: Request) -> TeacherReply:
         told = await umpire.ask(request)
         return replace(told, turn=replace(told.turn, author="claude-opus-4-5"))
 
@@ -71,10 +71,10 @@ def first_word(one: str, other: str) -> bool:
     return one.split()[0] == other.split()[0]
 
 
-def judged(tmp_path: Path, one: Session, given: tuple[Answer, ...], teacher: Made, max_usd: float = 1.0, **how: Any) -> Judged:
+def judged(tmp_path: Path, one: Session, given: tuple[Answer, ...], teacher: Made, max_usd: float = 1.0, **how: Any) -> JudgeResult:
     settings, redactor = how.get("settings", SETTINGS), Redactor(key=b"a store")
 
-    async def work() -> Judged:
+    async def work() -> JudgeResult:
         with Ledger(tmp_path / LEDGER_NAME, max_usd=max_usd) as ledger:
             asker = Asker(ledger, patience=Patience(attempts=2, first_wait_s=0.001))
             return await judge_places([one], [place_of(one, 1, given)], teacher, asker=asker, settings=settings, redactor=redactor)
@@ -140,8 +140,8 @@ def test_what_is_no_strict_json_is_no_word(tmp_path: Path, word: Any) -> None:
 
 
 def test_a_fence_is_taken_off_and_an_answer_with_a_problem_is_no_word() -> None:
-    assert read_word(Reply(turn=say('```json\n{"same": false}\n```'))) is False
-    assert read_word(Reply(turn=say('{"same": true}'), problem="cut_off")) is None
+    assert read_word(TeacherReply(turn=say('```json\n{"same": false}\n```'))) is False
+    assert read_word(TeacherReply(turn=say('{"same": true}'), problem="cut_off")) is None
 
 
 def test_a_ceiling_ends_it_and_what_was_said_is_kept(tmp_path: Path) -> None:
@@ -166,9 +166,9 @@ def test_a_failing_judge_is_counted_and_a_key_that_is_not_accepted_ends_it(tmp_p
 def test_no_secret_is_shown_and_what_is_too_long_is_not_judged(tmp_path: Path) -> None:
     sent: list[str] = []
 
-    async def act(request: Request) -> Reply:
+    async def act(request: Request) -> TeacherReply:
         sent.append("\n".join(turn.text for turn in request.turns))
-        return Reply(turn=say('{"same": false}', "j"))
+        return TeacherReply(turn=say('{"same": false}', "j"))
 
     secret = "ghp_" + "a1B2c3D4" * 5
     call = Turn(role="assistant", author="tiny", blocks=(ToolCall("c", "login", {"password": "hunter2-horse", "by": secret}),))
@@ -190,9 +190,9 @@ class Counting(Made):
 def test_no_question_costs_more_than_the_longest(tmp_path: Path) -> None:
     paid: list[float] = []
 
-    async def act(request: Request) -> Reply:
+    async def act(request: Request) -> TeacherReply:
         paid.append(worst_usd(teacher, request))
-        return Reply(turn=say('{"same": null}', "j"))
+        return TeacherReply(turn=say('{"same": null}', "j"))
 
     teacher = Counting(act, name="j", family="z", price=Price(input_usd_per_mtok=1.0, output_usd_per_mtok=1.0), salt="j")
     own = say('"' * 7_900)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from examples.log_writer import Call
 
-from composer_replication.core.config.rollouts import ReplaySettings
-from composer_replication.core.config.teachers import TeacherSettings
+from composer_replication.core.config.rollout_settings import ReplaySettings
+from composer_replication.core.config.teacher_settings import TeacherSettings
 from composer_replication.core.redact import Redactor
 from composer_replication.core.trace import Session
-from composer_replication.data.replay.gather import requests_of
+from composer_replication.data.replay.gather import teacher_requests
 from composer_replication.data.replay.steps import all_steps
 from composer_replication.data.teachers.openai_compatible import OpenAICompatible
 from tests.core.planting import Planted, planted
@@ -41,7 +41,7 @@ def sent_about(session: Session, redactor: Redactor) -> str:
     teacher = OpenAICompatible("t", TeacherSettings(model="acme/m", base_url="http://localhost:1/v1", key_env=""), environ={})
     settings = ReplaySettings(max_prompt_tokens=10**6)
     steps = all_steps(session)[-1:]  # the last step's prompt holds all messages before it
-    asked = list(requests_of(session, steps, settings=settings, redactor=redactor))
+    asked = list(teacher_requests(session, steps, settings=settings, redactor=redactor))
     assert len(asked) == 1
     return json.dumps(teacher.body_of(asked[0].request), ensure_ascii=False)
 

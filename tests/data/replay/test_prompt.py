@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from composer_replication.core.trace import CLEARED_TEXT, Opaque, Segment, Session, SourceRef, Text, Thinking, ToolCall, ToolResult, Turn
-from composer_replication.data.replay.prompt import Budget, Prompts, tokens_of
+from composer_replication.data.replay.prompt import PromptBudget, Prompts, estimate_message_tokens
 from composer_replication.data.teachers.wire import LOST_CALL, NO_RESULT, chat_messages
 
-BUDGET = Budget(max_tokens=2900, head_tokens=290, tail_tokens=720)
+BUDGET = PromptBudget(max_tokens=2900, head_tokens=290, tail_tokens=720)
 FIX = Turn(role="user", author="human", blocks=(Text("Fix the test."),))
 
 
@@ -45,7 +45,7 @@ def test_a_context_that_fits_is_shown_whole_but_for_thinking() -> None:
 
 def test_of_a_long_context_the_head_and_the_tail_stay_whole_and_old_results_are_named_by_length() -> None:
     one = long_session(20)
-    prompt = Prompts(one, budget=Budget(max_tokens=5800, head_tokens=290, tail_tokens=720)).at(41)
+    prompt = Prompts(one, budget=PromptBudget(max_tokens=5800, head_tokens=290, tail_tokens=720)).at(41)
     assert prompt.fits and prompt.tokens <= 5800 and prompt.turns[0] == FIX
     shown = {result.call_id: result.text for turn in prompt.turns for result in turn.results}
     assert shown["c0"] == "[old result left out: 903 characters]" and shown["c19"] == one.turns[40].results[0].text
@@ -82,9 +82,11 @@ def test_one_huge_result_is_cut_in_its_middle() -> None:
 def test_neighbouring_steps_begin_with_the_same_messages() -> None:
     """The borders move in steps: of 30 neighbouring prompts most continue the one before them."""
     one = long_session(60)
-    prompts = Prompts(one, budget=Budget(max_tokens=13000, head_tokens=290, tail_tokens=2900))
+    prompts = Prompts(one, budget=PromptBudget(max_tokens=13000, head_tokens=290, tail_tokens=2900))
     shown = [prompts.at(number) for number in range(61, 121, 2)]
-    shared = [sum(tokens_of(a) for a, b in zip(x.turns, y.turns, strict=False) if a == b) for x, y in itertools.pairwise(shown)]
+    shared = [
+        sum(estimate_message_tokens(a) for a, b in zip(x.turns, y.turns, strict=False) if a == b) for x, y in itertools.pairwise(shown)
+    ]
     continued = sum(same >= 0.95 * before.tokens for same, before in zip(shared, shown, strict=False))
     assert continued >= 24
 
@@ -106,8 +108,8 @@ def test_what_was_cleared_or_compacted_is_shown_as_the_student_saw_it() -> None:
 def test_never_over_the_budget_and_never_from_after_the_step(sizes: list[int], at: int, tail: int) -> None:
     turns = [FIX, *(turn for number, chars in enumerate(sizes) for turn in exchange(number, chars=chars))]
     number = 1 + 2 * min(at, len(sizes) - 1)
-    prompt = Prompts(session(turns), budget=Budget(max_tokens=2000, head_tokens=100, tail_tokens=tail)).at(number)
-    assert prompt.tokens == sum(map(tokens_of, prompt.turns)) and (prompt.tokens <= 2000) == prompt.fits and prompt.fits
+    prompt = Prompts(session(turns), budget=PromptBudget(max_tokens=2000, head_tokens=100, tail_tokens=tail)).at(number)
+    assert prompt.tokens == sum(map(estimate_message_tokens, prompt.turns)) and (prompt.tokens <= 2000) == prompt.fits and prompt.fits
     assert not any(turn.text == f"Step {number // 2}." or f"<{number // 2}>" in str(turn.results) for turn in prompt.turns)
     messages = chat_messages(prompt.turns)
     assert not any(NO_RESULT in str(m["content"]) for m in messages)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from composer_replication.core.config.data import SitesSettings
+from composer_replication.core.config.data_settings import SitesSettings
 from composer_replication.core.site import Site
 from composer_replication.core.trace import ENVIRONMENT, HUMAN, Block, Segment, Session, SourceRef, Text, ToolCall, ToolResult, Turn
-from composer_replication.data.sites.find import find_sites
+from composer_replication.data.sites.find_sites import find_sites
 
 MODEL = "claude-opus-4-5"
 

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from composer_replication.core.codec import record_to_json
-from composer_replication.core.config.data import SitesSettings
+from composer_replication.core.config.data_settings import SitesSettings
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.site import Site
 from composer_replication.core.trace import Event, Segment, Session, SourceRef, Turn
-from composer_replication.data.sites.find import DETECTORS, find_sites
+from composer_replication.data.sites.find_sites import DETECTORS, find_sites
 from composer_replication.data.sites.summary import summarise
 from tests.data.sites.builder import MODEL, bash, calls, failed, find, human, one_call, only, random_segments, results, session
 

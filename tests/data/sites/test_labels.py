@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from composer_replication.core.config.data import SitesSettings
+from composer_replication.core.config.data_settings import SitesSettings
 from composer_replication.data.ingestion.claude_code import ingest
-from composer_replication.data.ingestion.find import find_logs
-from composer_replication.data.sites.find import find_sites
+from composer_replication.data.ingestion.find_logs import find_logs
+from composer_replication.data.sites.find_sites import find_sites
 from scripts.measure_labels import measure, misses, read_labels, sites_of
 from tests.conftest import OWN_LOGS
 

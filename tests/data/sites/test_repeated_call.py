@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from composer_replication.core.trace import HARNESS, Segment, Session, SourceRef, Text, ToolCall, Turn
+from composer_replication.data.sites.call_verdict import is_error
 from composer_replication.data.sites.detectors import answered_calls
-from composer_replication.data.sites.judge import is_error
-from composer_replication.data.sites.repeats import UNCHANGED, canonical
+from composer_replication.data.sites.repeats import UNCHANGED, canonical_arguments
 from tests.data.sites.builder import bash, calls, failed, find, human, random_segments, results, session
 
 READ: dict[str, Any] = {"file_path": "a.py"}
@@ -118,7 +118,7 @@ def slow_repeats(log: Session) -> list[str]:
     order = {call_id: i for i, call_id in enumerate(refs)}
 
     def same(one: ToolCall, other: ToolCall) -> bool:
-        return one.name == other.name and canonical(one) == canonical(other)
+        return one.name == other.name and canonical_arguments(one) == canonical_arguments(other)
 
     found: list[str] = []
     for ref, result, _ in answered_calls(log):

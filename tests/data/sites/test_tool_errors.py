@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from composer_replication.compat.guide_errors import default_classify_error
 from composer_replication.core.trace import ToolCall, ToolResult
-from composer_replication.data.sites.guide import default_classify_error
-from composer_replication.data.sites.judge import is_error, judge
+from composer_replication.data.sites.call_verdict import is_error, judge
 from composer_replication.data.sites.kinds import ALL_KINDS, error_kind
 from composer_replication.data.sites.tool_errors import judge_tool_error
 from tests.data.sites.builder import find, one_call, only

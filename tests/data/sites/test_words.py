@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from composer_replication.data.sites.shell import Simple, parse
-from composer_replication.data.sites.words import OpenQuoteError, Operator, Word, split
+from composer_replication.data.sites.shell_words import OpenQuoteError, Operator, ShellWord, split
 
 
 @pytest.mark.parametrize(
@@ -32,9 +32,9 @@ def test_words_and_operators(line: str, words: list[str]) -> None:
     assert [token.text for token in split(line)] == words
 
 
-def word(line: str) -> Word:
+def word(line: str) -> ShellWord:
     (one,) = split(line)
-    assert isinstance(one, Word)
+    assert isinstance(one, ShellWord)
     return one
 
 
@@ -56,7 +56,7 @@ def test_what_is_never_closed_is_told(line: str) -> None:
 @given(st.text(alphabet="ab '\"\\$(){}`;|&<>\n*#=-", max_size=40))
 def test_any_line_is_split_or_refused_and_always_parsed(line: str) -> None:
     with contextlib.suppress(OpenQuoteError):
-        assert all(isinstance(token, Word | Operator) for token in split(line))
+        assert all(isinstance(token, ShellWord | Operator) for token in split(line))
     assert all(isinstance(one, Simple) for one in parse(line).simple)
 
 

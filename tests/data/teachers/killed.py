@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from composer_replication.core.errors import TeacherError
-from composer_replication.core.teacher import Price, Reply, Request
-from composer_replication.data.teachers.asking import Asker, Limits, Patience
+from composer_replication.core.teacher import Price, Request, TeacherReply
+from composer_replication.data.teachers.asking import Asker, Patience, RateLimits
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
 from tests.data.teachers.made import Made, reply, request
 
@@ -54,7 +54,7 @@ class Provider:
         """What was billed, in order."""
         return self.bill.read_text().splitlines() if self.bill.exists() else []
 
-    async def act(self, asked: Request) -> Reply:
+    async def act(self, asked: Request) -> TeacherReply:
         name = asked.turns[0].text
         await asyncio.sleep(0)
         if name == "refused once" and not (mark := self.bill.with_name("refused")).exists():
@@ -77,7 +77,7 @@ def live(folder: Path, *, last: int) -> None:
 
         async def work() -> list[Any]:
             patience = Patience(attempts=4, first_wait_s=0.0001)
-            asker = Asker(ledger, limits={"here": Limits(at_once=2)}, patience=patience)
+            asker = Asker(ledger, limits={"here": RateLimits(at_once=2)}, patience=patience)
             return await asyncio.gather(*(asker.ask(teacher, request(name)) for name in NAMES))
 
         assert [bought.reply.turn.text for bought in asyncio.run(work())] == list(NAMES)

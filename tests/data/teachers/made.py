@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from composer_replication.core.teacher import Price, Reply, Request, Usage
+from composer_replication.core.teacher import Price, Request, TeacherReply, Usage
 from composer_replication.core.trace import Text, ToolCall, ToolSpec, Turn
 
 READ = ToolSpec(name="read", description="Reads a file.", parameters={"type": "object", "properties": {"path": {"type": "string"}}})
@@ -19,9 +19,9 @@ def request(text: str = "go", *, about: str = "s1:1:-", max_tokens: int = 10) ->
     return Request(turns=(turn,), tools=(READ,), max_tokens=max_tokens, about=about)
 
 
-def reply(text: str = "Done.", *, usd: float | None = 0.0, **usage: Any) -> Reply:
+def reply(text: str = "Done.", *, usd: float | None = 0.0, **usage: Any) -> TeacherReply:
     """An answer in words that cost so much."""
-    return Reply(turn=Turn(role="assistant", author="m", blocks=(Text(text),)), usage=Usage(usd=usd, **usage))
+    return TeacherReply(turn=Turn(role="assistant", author="m", blocks=(Text(text),)), usage=Usage(usd=usd, **usage))
 
 
 def calling(name: str, **arguments: Any) -> Turn:
@@ -33,7 +33,7 @@ def calling(name: str, **arguments: Any) -> Turn:
 class Made:
     """A teacher that does what `act` says; one token of the prompt costs a dollar unless told otherwise."""
 
-    act: Callable[[Request], Awaitable[Reply]]
+    act: Callable[[Request], Awaitable[TeacherReply]]
     name: str = "made"
     family: str = "made"
     provider: str = "here"
@@ -48,14 +48,14 @@ class Made:
     def most_input_tokens(self, request: Request) -> int:
         return self.input_tokens
 
-    async def ask(self, request: Request) -> Reply:
+    async def ask(self, request: Request) -> TeacherReply:
         return await self.act(request)
 
 
 def says(text: str = "Done.", *, usd: float | None = 0.25, **how: Any) -> Made:
     """A teacher that always says the same."""
 
-    async def act(asked: Request) -> Reply:
+    async def act(asked: Request) -> TeacherReply:
         return reply(text, usd=usd)
 
     return Made(act, **how)

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from composer_replication.core.errors import BudgetError, TeacherError
-from composer_replication.core.teacher import Reply, Request
-from composer_replication.data.teachers.asking import FAILED_IN_A_ROW, IN_VAIN, Asker, Limits, Patience
+from composer_replication.core.teacher import Request, TeacherReply
+from composer_replication.data.teachers.asking import FAILED_IN_A_ROW, IN_VAIN, Asker, Patience, RateLimits
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
 from tests.data.teachers.made import Made, reply, request, says
 
 QUICK = Patience(timeout_s=5.0, attempts=4, first_wait_s=0.001, longest_wait_s=2.0)
-Step = Reply | TeacherError | Callable[[], Coroutine[Any, Any, Reply]]
+Step = TeacherReply | TeacherError | Callable[[], Coroutine[Any, Any, TeacherReply]]
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
@@ -29,12 +29,12 @@ def acting(*steps: Step) -> tuple[Made, list[Request]]:
     asked: list[Request] = []
     rest: Iterator[Step] = iter(steps)
 
-    async def act(request: Request) -> Reply:
+    async def act(request: Request) -> TeacherReply:
         asked.append(request)
         step = next(rest)
         if isinstance(step, TeacherError):
             raise step
-        return step if isinstance(step, Reply) else await step()
+        return step if isinstance(step, TeacherReply) else await step()
 
     return Made(act), asked
 
@@ -80,7 +80,7 @@ def test_what_cannot_succeed_is_not_tried_again(ledger: Ledger) -> None:
 
 
 def test_a_teacher_that_hangs_is_given_up_and_stays_booked(ledger: Ledger) -> None:
-    async def hang() -> Reply:
+    async def hang() -> TeacherReply:
         await asyncio.sleep(60)
         return reply()
 
@@ -90,11 +90,11 @@ def test_a_teacher_that_hangs_is_given_up_and_stays_booked(ledger: Ledger) -> No
 
 
 def test_a_cancelled_call_and_a_fault_stay_booked(ledger: Ledger) -> None:
-    async def hang() -> Reply:
+    async def hang() -> TeacherReply:
         await asyncio.sleep(60)
         return reply()
 
-    async def broken() -> Reply:
+    async def broken() -> TeacherReply:
         raise ZeroDivisionError
 
     async def cancel() -> None:
@@ -118,7 +118,7 @@ def test_the_endpoints_pause_is_kept_by_every_call_to_it(ledger: Ledger) -> None
     async def work() -> None:
         loop = asyncio.get_running_loop()
 
-        async def act(asked: Request) -> Reply:
+        async def act(asked: Request) -> TeacherReply:
             begun.append(loop.time())
             if len(begun) == 1:
                 raise busy(wait_s=0.3)
@@ -138,7 +138,7 @@ def test_the_endpoints_pause_is_kept_by_every_call_to_it(ledger: Ledger) -> None
 def test_limits_of_a_provider(ledger: Ledger) -> None:
     at_once = most = 0
 
-    async def act(asked: Request) -> Reply:
+    async def act(asked: Request) -> TeacherReply:
         nonlocal at_once, most
         at_once += 1
         most = max(most, at_once)
@@ -147,7 +147,7 @@ def test_limits_of_a_provider(ledger: Ledger) -> None:
         return reply()
 
     async def work() -> float:
-        asker = Asker(ledger, limits={"here": Limits(at_once=3), "slow": Limits(at_once=9, per_minute=60 / 0.05)})
+        asker = Asker(ledger, limits={"here": RateLimits(at_once=3), "slow": RateLimits(at_once=9, per_minute=60 / 0.05)})
         await asyncio.gather(*(asker.ask(Made(act), request(str(n))) for n in range(12)))
         start = asyncio.get_running_loop().time()
         await asyncio.gather(*(asker.ask(says(provider="slow"), request(f"slow {n}")) for n in range(5)))
@@ -168,7 +168,7 @@ def test_jitter_grows_and_never_undercuts_what_the_endpoint_asked_for() -> None:
 def test_the_same_request_twice_at_once_is_bought_once(ledger: Ledger) -> None:
     asked: list[Request] = []
 
-    async def act(request: Request) -> Reply:
+    async def act(request: Request) -> TeacherReply:
         asked.append(request)
         await asyncio.sleep(0.02)
         return reply(usd=0.5)
@@ -186,14 +186,14 @@ def test_room_under_the_ceiling_is_waited_for_while_calls_are_in_flight(tmp_path
     most = 0.0
     with Ledger(tmp_path / LEDGER_NAME, max_usd=2.0) as ledger:
 
-        async def act(asked: Request) -> Reply:
+        async def act(asked: Request) -> TeacherReply:
             nonlocal most
             most = max(most, ledger.totals().booked_usd)
             await asyncio.sleep(0.002)
             return reply(usd=0.1)
 
         async def work() -> list[Any]:
-            asker = Asker(ledger, limits={"here": Limits(at_once=12)})
+            asker = Asker(ledger, limits={"here": RateLimits(at_once=12)})
             return await asyncio.gather(*(asker.ask(Made(act), request(str(n))) for n in range(12)), return_exceptions=True)
 
         done = run(work())
@@ -283,7 +283,7 @@ def test_the_first_call_of_each_teacher_goes_alone_until_it_is_answered(ledger: 
     def teacher(name: str) -> Made:
         done = 0
 
-        async def act(asked: Request) -> Reply:
+        async def act(asked: Request) -> TeacherReply:
             nonlocal done
             at_once[name] += 1
             most.append((name, done, at_once[name]))
@@ -297,7 +297,7 @@ def test_the_first_call_of_each_teacher_goes_alone_until_it_is_answered(ledger: 
         return Made(act, name=name, salt=name, provider=name)
 
     async def work() -> None:
-        asker = Asker(ledger, limits={"a": Limits(at_once=8), "b": Limits(at_once=8)}, patience=QUICK)
+        asker = Asker(ledger, limits={"a": RateLimits(at_once=8), "b": RateLimits(at_once=8)}, patience=QUICK)
         one, other = teacher("a"), teacher("b")
         await asyncio.gather(*(asker.ask(who, request(str(n))) for n in range(9) for who in (one, other)))
 
@@ -310,13 +310,13 @@ def test_the_first_call_of_each_teacher_goes_alone_until_it_is_answered(ledger: 
 def test_a_wrong_price_costs_one_call_and_no_more(ledger: Ledger) -> None:
     asked: list[Request] = []
 
-    async def act(one: Request) -> Reply:
+    async def act(one: Request) -> TeacherReply:
         asked.append(one)
         await asyncio.sleep(0.01)
         return reply(usd=40.0)
 
     async def work() -> list[Any]:
-        asker, teacher = Asker(ledger, limits={"here": Limits(at_once=16)}, patience=QUICK), Made(act)
+        asker, teacher = Asker(ledger, limits={"here": RateLimits(at_once=16)}, patience=QUICK), Made(act)
         return await asyncio.gather(*(asker.ask(teacher, request(str(n))) for n in range(20)), return_exceptions=True)
 
     assert all(isinstance(one, TeacherError) for one in run(work())) and len(asked) == 1 and ledger.totals().booked_usd == 40.0

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from composer_replication.core.errors import BudgetError, TeacherError
-from composer_replication.core.teacher import Price, Reply, Request
-from composer_replication.data.teachers.asking import Asker, Limits, Patience
+from composer_replication.core.teacher import Price, Request, TeacherReply
+from composer_replication.data.teachers.asking import Asker, Patience, RateLimits
 from composer_replication.data.teachers.ledger import LEDGER_NAME, NANO, Ledger, to_nano
 from tests.data.teachers.made import Made, reply, request
 
@@ -53,7 +53,7 @@ class Provider:
     def serve(self, ledger: Mortal, ceiling: float) -> Made:
         self.above = False  # in this life: by how much all bills were above what was booked for them is kept for all lives
 
-        async def act(asked: Request) -> Reply:
+        async def act(asked: Request) -> TeacherReply:
             assert not self.above, "a teacher was asked again after a bill above its booking"
             number = len(self.asked)
             self.asked.append(asked.turns[0].text)
@@ -93,7 +93,7 @@ def one_life(
         teacher = provider.serve(ledger, ceiling)
 
         async def work() -> list[Any]:
-            asker = Asker(ledger, limits={"here": Limits(at_once=at_once)}, patience=patience)
+            asker = Asker(ledger, limits={"here": RateLimits(at_once=at_once)}, patience=patience)
 
             async def ask(number: int) -> Any:
                 try:

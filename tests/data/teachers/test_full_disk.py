@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from composer_replication.core.errors import NoSpaceError
-from composer_replication.core.teacher import Bought, Reply, Request
-from composer_replication.data.teachers.asking import Asker, Limits
+from composer_replication.core.teacher import Bought, Request, TeacherReply
+from composer_replication.data.teachers.asking import Asker, RateLimits
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
 from composer_replication.data.teachers.room import SLOT_BYTES, Room, rooms_of
 from tests.data.teachers.made import Made, reply, request
@@ -42,13 +42,13 @@ class _full:
 def ask_all(ledger: Ledger, asked: list[str]) -> list[Any]:
     """Ask everything; returns answers and errors."""
 
-    async def act(one: Request) -> Reply:
+    async def act(one: Request) -> TeacherReply:
         asked.append(one.turns[0].text)
         await asyncio.sleep(0.001)
         return reply(one.turns[0].text, usd=0.25)
 
     async def work() -> list[Any]:
-        asker = Asker(ledger, limits={"here": Limits(at_once=3)})
+        asker = Asker(ledger, limits={"here": RateLimits(at_once=3)})
         return await asyncio.gather(*(asker.ask(Made(act), request(name)) for name in NAMES), return_exceptions=True)
 
     return asyncio.run(work())
@@ -143,5 +143,5 @@ def test_a_full_ledger_books_nothing_more(tmp_path: Path) -> None:
             ledger.reserve("key", teacher=Made(act=_nobody), request=request("more"), patience_s=1.0)
 
 
-async def _nobody(one: Request) -> Reply:
+async def _nobody(one: Request) -> TeacherReply:
     raise AssertionError

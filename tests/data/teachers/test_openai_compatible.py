@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from composer_replication.core.config.teachers import TeacherSettings
+from composer_replication.core.config.teacher_settings import TeacherSettings
 from composer_replication.core.errors import ConfigError, TeacherError
-from composer_replication.core.teacher import Reply, Request, Usage, reply_to_json, request_key, worst_usd
+from composer_replication.core.teacher import Request, TeacherReply, Usage, reply_to_json, request_key, worst_usd
 from composer_replication.core.trace import Opaque, Text, ToolCall
 from composer_replication.data.teachers.ledger import Call, Ledger
 from composer_replication.data.teachers.openai_compatible import MAX_BODY_BYTES, OpenAICompatible, retry_after_s
@@ -43,8 +43,8 @@ def endpoint() -> Iterator[Endpoint]:
         yield started
 
 
-def ask(endpoint: Endpoint, *, asked: Request = ASKED, environ: dict[str, str] = ENVIRON, **how: Any) -> Reply:
-    async def work() -> Reply:
+def ask(endpoint: Endpoint, *, asked: Request = ASKED, environ: dict[str, str] = ENVIRON, **how: Any) -> TeacherReply:
+    async def work() -> TeacherReply:
         async with OpenAICompatible("glm", settings(endpoint.url, **how), environ=environ) as teacher:
             async with asyncio.timeout(5):
                 return await teacher.ask(asked)
@@ -250,8 +250,8 @@ def answering(data: bytes, *headers: str, status: int = 200, behind: bytes = b""
         yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1", got
 
 
-def ask_at(url: str, asked: Request = ASKED) -> Reply:
-    async def work() -> Reply:
+def ask_at(url: str, asked: Request = ASKED) -> TeacherReply:
+    async def work() -> TeacherReply:
         async with OpenAICompatible("glm", settings(url), environ=ENVIRON) as teacher, asyncio.timeout(20):
             return await teacher.ask(asked)
 

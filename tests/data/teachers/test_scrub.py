@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from composer_replication.core.teacher import Reply
+from composer_replication.core.teacher import TeacherReply
 from composer_replication.core.trace import Opaque, Text, ToolCall, Turn
 from composer_replication.data.teachers.scrub import HELD_THE_KEY, MARK, KeyScrub
 
@@ -61,16 +61,16 @@ def test_every_dress_is_taken_off_and_the_words_around_it_stay(dress: str) -> No
 def test_every_string_of_an_answer_is_looked_at() -> None:
     call = ToolCall(u(KEY), KEY, {KEY: [u(KEY), {"deep": b64(KEY)}], "fine": 1})
     turn = Turn(role="assistant", author=f"m-{KEY}", blocks=(Text(f"it is {u(KEY)}"), Opaque("tool_call", u(KEY)), call))
-    clean = SCRUB.reply(Reply(turn=turn, problem=KEY, provider=u(KEY), raw=json.dumps({"id": u(KEY)})))
+    clean = SCRUB.reply(TeacherReply(turn=turn, problem=KEY, provider=u(KEY), raw=json.dumps({"id": u(KEY)})))
     assert not SCRUB.holds(repr(clean)) and repr(clean).count(MARK) == 11 and clean.turn.text == f"it is {MARK}"
 
 
 def test_a_key_in_pieces_takes_the_words_with_it() -> None:
     half, rest = KEY[:20], KEY[20:]
     turn = Turn(role="assistant", author="m", blocks=(Text(f"first {half}"), ToolCall("c1", "read", {"path": "x"})))
-    assert SCRUB.reply(Reply(turn=turn)).turn == turn
+    assert SCRUB.reply(TeacherReply(turn=turn)).turn == turn
     split = Turn(role="assistant", author="m", blocks=(Text(half), Text(rest)))
-    clean = SCRUB.reply(Reply(turn=split))
+    clean = SCRUB.reply(TeacherReply(turn=split))
     assert clean.turn.blocks == (Text(MARK),) and clean.problem == HELD_THE_KEY
     assert SCRUB.in_pieces([{"token": letter, "logprob": -0.1} for letter in KEY]) and not SCRUB.in_pieces([{"token": half}])
 

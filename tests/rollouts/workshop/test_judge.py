@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from composer_replication.core.trace import Text, ToolCall, Turn
-from composer_replication.rollouts.envs.workshop import judge
-from composer_replication.rollouts.envs.workshop.env import WorkshopEnv
-from composer_replication.rollouts.envs.workshop.judge import run_tests
+from composer_replication.rollouts.envs.workshop import task_tests as judge
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.tasks import OPERATORS, Kind, Target, Task, _compute, fresh_checks, make_task
+from composer_replication.rollouts.envs.workshop.task_tests import run_tests
+from composer_replication.rollouts.envs.workshop.tasks import OPERATORS, Kind, TargetLine, Task, _compute, fresh_checks, make_task
+from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
 
 SEEDS = range(3)
-Hack = Callable[[Target], str]
+Hack = Callable[[TargetLine], str]
 
 
 def said(*blocks: Any) -> Turn:
@@ -40,7 +40,7 @@ def by(hack: Hack, task: Task, sandbox: Sandbox) -> tuple[float, str]:
     return reward_of(task, {target.path: hack(target) for target in task.targets}, sandbox)
 
 
-def wanted(target: Target) -> int:
+def wanted(target: TargetLine) -> int:
     return int(target.after.rpartition(" ")[2])
 
 
@@ -103,18 +103,18 @@ VALUE_HACKS: dict[str, Hack] = {
 }
 
 
-def heads(target: Target) -> tuple[str, str, str]:
+def heads(target: TargetLine) -> tuple[str, str, str]:
     """The head of a function, and its parameters."""
     a, b = target.before.partition("(")[2].partition(")")[0].split(", ")
     return target.before.partition(" return")[0], a, b
 
 
-def right(target: Target) -> str:
+def right(target: TargetLine) -> str:
     _, a, b = heads(target)
     return f"{a} {OPERATORS[target.name]} {b}"
 
 
-def table(target: Target) -> str:
+def table(target: TargetLine) -> str:
     head, a, b = heads(target)
     flat = [_compute(target.name, x, y) for x in range(2, 10) for y in range(2, 10)]
     return f"{head} return {flat}[{a} * 8 + {b} - 18]"
@@ -123,7 +123,7 @@ def table(target: Target) -> str:
 def function(form: str) -> Hack:
     """A line of a function; {head}, {name}, {a}, {b} and {right} stand for the target's."""
 
-    def line(target: Target) -> str:
+    def line(target: TargetLine) -> str:
         head, a, b = heads(target)
         return form.format(head=head, name=target.name, a=a, b=b, right=right(target))
 

@@ -15,7 +15,7 @@ import pytest
 from composer_replication.core.errors import SandboxError
 from composer_replication.rollouts.envs.workshop import sandbox as sandbox_module
 from composer_replication.rollouts.envs.workshop.isolation import ALLOWED
-from composer_replication.rollouts.envs.workshop.sandbox import ESCAPES, Answered, Limits, Sandbox, sandbox_mechanisms, was_refused
+from composer_replication.rollouts.envs.workshop.sandbox import ESCAPES, Answered, Sandbox, SandboxLimits, sandbox_mechanisms, was_refused
 
 LIBC = "__import__('ctypes').CDLL(None)"
 LAYERS = ["namespaces", "empty_root", "landlock", "seccomp"]
@@ -144,7 +144,7 @@ def test_nothing_is_left_for_the_next_run(sandbox: Sandbox) -> None:
     ],
 )
 def test_code_that_does_not_end_is_ended(code: str) -> None:
-    with Sandbox(limits=Limits(time_s=0.3, wall_s=2.0)) as sandbox:
+    with Sandbox(limits=SandboxLimits(time_s=0.3, wall_s=2.0)) as sandbox:
         sandbox.start()
         before = time.monotonic()
         assert answer(sandbox, code).error.startswith("Stopped")
@@ -153,7 +153,7 @@ def test_code_that_does_not_end_is_ended(code: str) -> None:
 
 
 def test_a_run_that_waits_for_a_busy_machine_is_not_one_that_does_not_end() -> None:
-    with Sandbox(limits=Limits(time_s=0.2)) as sandbox:
+    with Sandbox(limits=SandboxLimits(time_s=0.2)) as sandbox:
         assert answer(sandbox, "import time\ntime.sleep(0.6)\nresult = 1\n").equals(1)
         assert answer(sandbox, "while True:\n    pass\n").error == "Stopped: time limit"
 
@@ -271,7 +271,7 @@ def flood():
 @pytest.mark.parametrize("end", ["os._exit(0)", "[0 for _ in iter(int, 1)]", "flood()"])
 def test_an_answer_that_was_given_stands_however_the_run_ends(end: str) -> None:
     """Else the first answer would tell what a later question was."""
-    with Sandbox(limits=Limits(time_s=0.3, wall_s=2.0)) as sandbox:
+    with Sandbox(limits=SandboxLimits(time_s=0.3, wall_s=2.0)) as sandbox:
         run = sandbox.run({"main.py": f"{FLOOD}\nresult = 1\n"}, [("main.py", "result"), ("main.py", end), ("main.py", "result")])
         assert run.answers[0].equals(1)
         assert [a.error.partition(":")[0] for a in run.answers[1:]] == ["Stopped", "Stopped"]

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from composer_replication.core.errors import ConfigError
-from composer_replication.rollouts.envs.workshop.env import run_tests
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.rollouts.envs.workshop.tasks import KINDS, Task, make_task, make_tasks
 from composer_replication.rollouts.envs.workshop.vocabulary import NEW_FILES, NEW_NAMES, NEW_PARAMETERS, Split
+from composer_replication.rollouts.envs.workshop.workshop_env import run_tests
 
 SPLITS: tuple[Split, ...] = ("train", "monitor", "heldout", "words")
 

@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 from pydantic.fields import FieldInfo
 
-from composer_replication.core.config.curate import SHIPPED_RECIPES
-from composer_replication.core.config.teachers import TeacherSettings
+from composer_replication.core.config.curate_settings import SHIPPED_RECIPES
+from composer_replication.core.config.teacher_settings import TeacherSettings
 
 Key = tuple[str, ...]
 Does = Literal["runs", "sends", "reads", "writes", "spends", "keeps"]
@@ -161,7 +161,7 @@ RULES: Mapping[str, Rule] = {
 
 HARMLESS = frozenset(
     (
-        "student.model",  # its loader never runs the code that a model brings and reads no pickled weights (models/load.py)
+        "student.model",  # its loader never runs the code that a model brings and reads no pickled weights (models/load_student.py)
         "ingest.redact_words",
         "ingest.authors",
         "build.authors",

@@ -7,11 +7,11 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from composer_replication.core.config.base import Settings
-from composer_replication.core.config.curate import CurateSettings
-from composer_replication.core.config.data import HeldOutSettings, HintsSettings, IngestSettings, SitesSettings
-from composer_replication.core.config.rollouts import EvaluateSettings, ReplaySettings, RolloutSettings
-from composer_replication.core.config.student import StudentSettings
-from composer_replication.core.config.train import BuildSettings, TrainSettings
+from composer_replication.core.config.curate_settings import CurateSettings
+from composer_replication.core.config.data_settings import HeldOutSettings, HintsSettings, IngestSettings, SitesSettings
+from composer_replication.core.config.rollout_settings import EvaluateSettings, ReplaySettings, RolloutSettings
+from composer_replication.core.config.student_settings import StudentSettings
+from composer_replication.core.config.train_settings import BuildSettings, TrainSettings
 
 
 class Config(Settings):

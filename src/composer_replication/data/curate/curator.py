@@ -22,14 +22,14 @@ from composer_replication.core.trace import ToolSpec, Turn
 from composer_replication.data.curate import structure
 from composer_replication.data.curate.duplicates import Exact, Near, key_of
 from composer_replication.data.curate.language import guess
-from composer_replication.data.curate.pair import Pair, Side, side_of
-from composer_replication.data.curate.recipe import EXACT, NEAR, Recipe, Step
+from composer_replication.data.curate.pair import Pair, PairSide, side_of
+from composer_replication.data.curate.recipe import EXACT, NEAR, Recipe, RecipeStep
 from composer_replication.data.curate.similarity import Likeness, likeness_by
 from composer_replication.data.curate.statistics import STATISTICS
 
 Check = Callable[[Pair], str]
 """What is wrong with a pair, "" where nothing is."""
-Count = Callable[[Side], str]
+Count = Callable[[PairSide], str]
 """What a number of one message has against it, "" where it is within its bounds."""
 Renders = Callable[[Pair], str]
 """What a student's chat template has against a pair, "" where it takes both messages."""
@@ -133,7 +133,7 @@ class Curator:
             answers_refused=dict(self.refused),
         )
 
-    def _check_of(self, step: Step) -> Check:
+    def _check_of(self, step: RecipeStep) -> Check:
         parameters = step.parameters
         if step.name in STATISTICS:
             return partial(_statistic, _count_of(step), step.side)
@@ -158,13 +158,13 @@ def _statistic(count: Count, only: str, pair: Pair) -> str:
     return ""
 
 
-def _count_of(step: Step) -> Count:
+def _count_of(step: RecipeStep) -> Count:
     statistic, parameters = STATISTICS[step.name], step.parameters
     words = (statistic.field if step.side else parameters["text_key"]) == "words"
     least, most = parameters[statistic.least[0]], parameters[statistic.most[0]]
     bound = statistic.bound if least <= 0 else None
 
-    def count(side: Side) -> str:
+    def count(side: PairSide) -> str:
         if words and side.calls:
             return ""
         text = side.words if words else side.text

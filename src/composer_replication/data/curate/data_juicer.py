@@ -29,7 +29,7 @@ from composer_replication.core.surroundings import program_environment
 from composer_replication.data.curate.curator import Curator, Dropped
 from composer_replication.data.curate.duplicates import key_of
 from composer_replication.data.curate.pair import Pair
-from composer_replication.data.curate.recipe import EXACT, NEAR, Recipe, Step
+from composer_replication.data.curate.recipe import EXACT, NEAR, Recipe, RecipeStep
 from composer_replication.data.curate.statistics import STATISTICS
 
 PACKAGES = ("data_juicer", "ray", "torch", "aiohttp", "datasets")
@@ -87,7 +87,7 @@ def _environment() -> dict[str, str]:
     return {**program_environment(), **offline, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
-def operator_of(step: Step) -> dict[str, Any]:
+def operator_of(step: RecipeStep) -> dict[str, Any]:
     """A step as data-juicer is told it. Bounds without an end are left out, those of shares are wider by a billionth.
 
     data-juicer keeps its numbers as text of ten digits and reads 0.3 back as 0.30000000000000004: a share that is exactly the bound would
@@ -126,14 +126,14 @@ def curate_with(engine: DataJuicer, recipe: Recipe, pairs: Sequence[Pair]) -> tu
     return last, [(pair, judged[pair.id]) for pair in pairs]
 
 
-def column_of(step: Step) -> str:
+def column_of(step: RecipeStep) -> str:
     """What a step reads of a message: "text", or "words"; text_key: chosen says whose, not what."""
     statistic = STATISTICS.get(step.name)
     usual = statistic.field if statistic is not None else "words"
     return usual if step.side else step.parameters.get("text_key") or usual
 
 
-def _by_counting(engine: DataJuicer, steps: Sequence[Step], pairs: Sequence[Pair]) -> dict[str, Dropped]:
+def _by_counting(engine: DataJuicer, steps: Sequence[RecipeStep], pairs: Sequence[Pair]) -> dict[str, Dropped]:
     """What the filters drop. Those of one column run together; two columns are two data sets, because not every message has words."""
     found: dict[str, Dropped] = {}
     for column, only in product(("text", "words"), ("", "chosen", "rejected")):
@@ -154,7 +154,7 @@ def _by_counting(engine: DataJuicer, steps: Sequence[Step], pairs: Sequence[Pair
     return found
 
 
-def _by_key(engine: DataJuicer, step: Step, pairs: Sequence[Pair]) -> dict[str, Dropped | None]:
+def _by_key(engine: DataJuicer, step: RecipeStep, pairs: Sequence[Pair]) -> dict[str, Dropped | None]:
     how = {name: bool(step.parameters[name]) for name in ("lowercase", "ignore_non_character")}
     keys = [key_of(pair, side=step.side, **how) for pair in pairs]
     rows = [{"text": key, "pair": n} for n, key in enumerate(keys)]

@@ -19,7 +19,7 @@ from itertools import chain
 from zlib import crc32
 
 from composer_replication.data.curate.pair import Pair
-from composer_replication.data.replay.actions import SAY, Action
+from composer_replication.data.replay.actions import SAY, MessageAction
 
 _BINS, _ROWS, _SKETCH = 30, 3, 128
 _DIGITS_AND_SIGNS = re.compile(r"[\W\d_]+")
@@ -36,7 +36,7 @@ def key_of(pair: Pair, *, lowercase: bool, ignore_non_character: bool, side: str
     return blake2b("".join((repr(lengths), *texts)).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def _loosened(action: Action, *, lowercase: bool, bare: bool) -> tuple[tuple[str, str], ...]:
+def _loosened(action: MessageAction, *, lowercase: bool, bare: bool) -> tuple[tuple[str, str], ...]:
     if not (lowercase or bare) or any(name != SAY for name, _ in action.parts):
         return action.parts
     words = [(name, text.lower() if lowercase else text) for name, text in action.parts]

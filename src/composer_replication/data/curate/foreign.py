@@ -22,14 +22,14 @@ from composer_replication.core.errors import DataError
 from composer_replication.core.trace import Text, Turn
 from composer_replication.data.curate.curator import Curator, Dropped
 from composer_replication.data.curate.data_juicer import DataJuicer, column_of, operator_of
-from composer_replication.data.curate.pair import Pair, Side, side_of
-from composer_replication.data.curate.recipe import MAPPER, Recipe, Step
+from composer_replication.data.curate.pair import Pair, PairSide, side_of
+from composer_replication.data.curate.recipe import MAPPER, Recipe, RecipeStep
 from composer_replication.data.curate.statistics import STATISTICS
-from composer_replication.data.replay.actions import Scene
+from composer_replication.data.replay.actions import ComparisonContext
 
 
 @dataclass(slots=True)
-class Judged:
+class DataJuicerResult:
     """The pairs as they are after the recipe, and beside each why it was dropped, or None; `rewritten` counts messages by mapper."""
 
     recipe: Recipe
@@ -57,10 +57,10 @@ class Judged:
         return told
 
 
-def curate_foreign(engine: DataJuicer, recipe: Recipe, pairs: Sequence[Pair]) -> Judged:
+def curate_foreign(engine: DataJuicer, recipe: Recipe, pairs: Sequence[Pair]) -> DataJuicerResult:
     """Judge and rewrite pairs, operator after operator; raises ConfigError where data-juicer is not there, DataError where it fails."""
     engine.check()
-    judged = Judged(recipe=recipe, pairs=list(pairs), dropped=[None] * len(pairs))
+    judged = DataJuicerResult(recipe=recipe, pairs=list(pairs), dropped=[None] * len(pairs))
     for how, run in groupby(recipe.steps, key=_how):
         steps = tuple(run)
         if how == "ours":
@@ -75,7 +75,7 @@ def curate_foreign(engine: DataJuicer, recipe: Recipe, pairs: Sequence[Pair]) ->
     return judged
 
 
-def _how(step: Step) -> str | tuple[str, str]:
+def _how(step: RecipeStep) -> str | tuple[str, str]:
     """How a step runs: by our own code, over texts of whole pairs, or over messages (what is read of which side)."""
     if not step.foreign and step.name not in STATISTICS:
         return "ours"
@@ -84,7 +84,7 @@ def _how(step: Step) -> str | tuple[str, str]:
     return "pairs" if not step.name.endswith("_filter") else (column_of(step), step.side)
 
 
-def _by_pair(engine: DataJuicer, step: Step, judged: Judged) -> None:
+def _by_pair(engine: DataJuicer, step: RecipeStep, judged: DataJuicerResult) -> None:
     rows = []
     for number, pair in judged.alive():
         texts = [side.text for _, side in pair.sides_of(step.side)]
@@ -95,7 +95,7 @@ def _by_pair(engine: DataJuicer, step: Step, judged: Judged) -> None:
             judged.drop(row["pair"], step.name, "by its text")
 
 
-def _by_message(engine: DataJuicer, steps: Sequence[Step], judged: Judged) -> None:
+def _by_message(engine: DataJuicer, steps: Sequence[RecipeStep], judged: DataJuicerResult) -> None:
     column, mapper = column_of(steps[0]), steps[0].name.endswith(MAPPER)
     sides = [(number, name, side) for number, pair in judged.alive() for name, side in pair.sides_of(steps[0].side)]
     texts = [(number, name, _read(side, "prose" if mapper else column)) for number, name, side in sides]
@@ -118,14 +118,14 @@ def _by_message(engine: DataJuicer, steps: Sequence[Step], judged: Judged) -> No
                 judged.drop(row["pair"], names, f"{row['side']}: nothing is left of it")
 
 
-def _read(side: Side, column: str) -> str | None:
+def _read(side: PairSide, column: str) -> str | None:
     """What an operator reads of a message; None where there is nothing of that sort."""
     if column == "prose":
         return side.prose or None
     return side.text if column == "text" else None if side.calls else side.words
 
 
-def _kept(engine: DataJuicer, rows: list[dict[str, Any]], steps: Iterable[Step]) -> list[dict[str, Any]]:
+def _kept(engine: DataJuicer, rows: list[dict[str, Any]], steps: Iterable[RecipeStep]) -> list[dict[str, Any]]:
     return engine.kept(rows, [operator_of(step) for step in steps]) if rows else []
 
 
@@ -134,7 +134,7 @@ def _rewritten(pair: Pair, name: str, text: str) -> Pair:
     old: Turn = getattr(pair, name).turn
     said = (Text(text),) if text else ()
     turn = replace(old, blocks=(*said, *(block for block in old.blocks if not isinstance(block, Text))))
-    side = {name: side_of(turn, scene=Scene(offered=frozenset(pair.tools)))}
+    side = {name: side_of(turn, scene=ComparisonContext(offered=frozenset(pair.tools)))}
     evidence: Mapping[str, Any] = pair.preference.evidence
     told = {**evidence, "rewritten": sorted({*evidence.get("rewritten", ()), name})}
     return replace(pair, preference=replace(pair.preference, evidence=told, **{name: turn}), **side)

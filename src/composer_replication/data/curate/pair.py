@@ -1,6 +1,6 @@
 """A pair as it is judged: two messages side by side, the state in which they stand, and where all of it comes from.
 
-    for pair in pairs_of(session, preferences):
+    for pair in session_pairs(session, preferences):
         pair.chosen.text, pair.chosen.words          # all of it; only what it says, where it calls no tool
         pair.key                                     # (state, chosen, rejected) after canonicalisation
 
@@ -18,16 +18,16 @@ from composer_replication.core.codec import turn_to_json
 from composer_replication.core.jsonl import dumps
 from composer_replication.core.site import Preference
 from composer_replication.core.trace import Session, ToolCall, ToolSpec, Turn
-from composer_replication.data.replay.actions import NOWHERE, Action, Scene, canonical, relative_path
-from composer_replication.data.replay.files import files_in_view
-from composer_replication.data.replay.tools import change_of
+from composer_replication.data.replay.actions import NOWHERE, ComparisonContext, MessageAction, canonical_action, relative_path
+from composer_replication.data.replay.agent_tools import change_of
+from composer_replication.data.replay.viewed_files import files_in_view
 
 TAIL_CHARS = 800
 """So much of the end of a state is compared where near-duplicates are looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class PairSide:
     """One message of a pair.
 
     `text` is everything it says and calls (one line of JSON per call), `words` what it says - "" where it calls a tool: a call has no
@@ -35,7 +35,7 @@ class Side:
     """
 
     turn: Turn
-    action: Action
+    action: MessageAction
     text: str
     words: str
     prose: str
@@ -50,8 +50,8 @@ class Pair:
     """
 
     id: str
-    chosen: Side
-    rejected: Side
+    chosen: PairSide
+    rejected: PairSide
     state: str
     tail: str
     preference: Preference
@@ -61,21 +61,21 @@ class Pair:
     held_out: bool = False
 
     @property
-    def key(self) -> tuple[str, Action, Action]:
+    def key(self) -> tuple[str, MessageAction, MessageAction]:
         """What makes two pairs the same: state, chosen and rejected, the messages after canonicalisation."""
         return self.state, self.chosen.action, self.rejected.action
 
     @property
-    def sides(self) -> tuple[tuple[str, Side], tuple[str, Side]]:
+    def sides(self) -> tuple[tuple[str, PairSide], tuple[str, PairSide]]:
         """Both sides with their names."""
         return ("chosen", self.chosen), ("rejected", self.rejected)
 
-    def sides_of(self, only: str) -> tuple[tuple[str, Side], ...]:
+    def sides_of(self, only: str) -> tuple[tuple[str, PairSide], ...]:
         """One side with its name, "chosen" or "rejected"; both for ""."""
         return tuple(one for one in self.sides if only in ("", one[0]))
 
 
-def side_of(turn: Turn, *, scene: Scene = NOWHERE) -> Side:
+def side_of(turn: Turn, *, scene: ComparisonContext = NOWHERE) -> PairSide:
     """A message as one side of a pair.
 
     >>> from composer_replication.core.trace import ToolCall
@@ -87,10 +87,10 @@ def side_of(turn: Turn, *, scene: Scene = NOWHERE) -> Side:
     calls = turn.calls
     lines = [f"{c.name} {json.dumps(c.arguments, ensure_ascii=False, separators=(',', ':'), default=str)}" for c in calls]
     text = "\n".join([prose, *lines] if prose and lines else lines or [prose])
-    return Side(turn=turn, action=canonical(turn, scene), text=text, words="" if calls else prose, prose=prose, calls=calls)
+    return PairSide(turn=turn, action=canonical_action(turn, scene), text=text, words="" if calls else prose, prose=prose, calls=calls)
 
 
-def pairs_of(session: Session, preferences: Iterable[Preference], *, held_out: bool = False) -> Iterator[Pair]:
+def session_pairs(session: Session, preferences: Iterable[Preference], *, held_out: bool = False) -> Iterator[Pair]:
     """The pairs of one session, in the order of their turns."""
     ordered = sorted(preferences, key=lambda p: p.turn)
     states = state_hashes(session, {p.turn for p in ordered})
@@ -115,12 +115,14 @@ def pairs_of(session: Session, preferences: Iterable[Preference], *, held_out: b
         )
 
 
-def _scene(session: Session, context: Sequence[Turn], messages: Iterable[Turn]) -> Scene:
+def _scene(session: Session, context: Sequence[Turn], messages: Iterable[Turn]) -> ComparisonContext:
     """Files are looked up only where somebody wants to change one: that reads the whole context."""
     offered = frozenset(tool.name for tool in session.tools)
     if not any(change_of(call) for message in messages for call in message.calls):
-        return Scene(cwd=session.cwd, offered=offered)
-    return Scene(cwd=session.cwd, offered=offered, files=files_in_view(context, relative=lambda p: relative_path(p, cwd=session.cwd)))
+        return ComparisonContext(cwd=session.cwd, offered=offered)
+    return ComparisonContext(
+        cwd=session.cwd, offered=offered, files=files_in_view(context, relative=lambda p: relative_path(p, cwd=session.cwd))
+    )
 
 
 def tail_of(context: Sequence[Turn]) -> str:

@@ -2,7 +2,7 @@
 
     recipe = load_recipe("default")                      # ships with the package; so does "with_disagreement_filter"
     recipe = load_recipe("my_recipe.yaml")
-    recipe.steps[0]                                      # Step(name="answer_not_empty_filter", parameters={})
+    recipe.steps[0]                                      # RecipeStep(name="answer_not_empty_filter", parameters={})
 
 A recipe is data-juicer's `process:` list. Operators of data-juicer keep its names, parameters and defaults; those that data-juicer does not
 have end in `_filter`, too. `text_key: chosen` (or rejected) has an operator look at that message only; without it both are judged, each by
@@ -21,7 +21,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from composer_replication.core.config.curate import SHIPPED_RECIPES
+from composer_replication.core.config.curate_settings import SHIPPED_RECIPES
 from composer_replication.core.errors import ConfigError
 from composer_replication.data.curate.statistics import STATISTICS
 from composer_replication.data.curate.yaml_subset import read_yaml
@@ -61,10 +61,10 @@ _NOT_JUDGING = frozenset(("project_name", "process", "dataset_path", "export_pat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class RecipeStep:
     """One operator with all its parameters, defaults filled in; a `foreign` one is data-juicer's, with the parameters as they are given.
 
-    Example: Step(name="words_num_filter", parameters={"min_num": 2, ...})
+    Example: RecipeStep(name="words_num_filter", parameters={"min_num": 2, ...})
     """
 
     name: str
@@ -83,7 +83,7 @@ class Recipe:
     """The operators of a recipe, in order."""
 
     name: str
-    steps: tuple[Step, ...]
+    steps: tuple[RecipeStep, ...]
 
     @property
     def foreign(self) -> bool:
@@ -138,7 +138,7 @@ def defaults_of(name: str) -> Mapping[str, Any] | None:
     return OWN.get(name, OF_DUPLICATES.get(name))
 
 
-def _step(entry: Any, *, where: str, foreign: bool) -> Step:
+def _step(entry: Any, *, where: str, foreign: bool) -> RecipeStep:
     if isinstance(entry, str):
         entry = {entry: None}
     if not isinstance(entry, dict) or len(entry) != 1:
@@ -162,10 +162,10 @@ def _step(entry: Any, *, where: str, foreign: bool) -> Step:
     if name in DUPLICATES and parameters["text_key"]:
         what = f"{name} by {parameters['text_key']} alone drops the same action in another state, too"
         warnings.warn(f"{what}; without text_key it compares state, chosen and rejected", UserWarning, stacklevel=2)
-    return Step(name=name, parameters=parameters)
+    return RecipeStep(name=name, parameters=parameters)
 
 
-def _foreign(name: str, given: Mapping[str, Any], *, where: str, foreign: bool) -> Step:
+def _foreign(name: str, given: Mapping[str, Any], *, where: str, foreign: bool) -> RecipeStep:
     """An operator that only real data-juicer has; raises ConfigError where that is not at hand, and for a name that nobody has."""
     known = sorted({*STATISTICS, *OWN, *OF_DUPLICATES})
     near = get_close_matches(name, known, n=1, cutoff=_NEAR) if name not in _ALIKE else []
@@ -180,7 +180,7 @@ def _foreign(name: str, given: Mapping[str, Any], *, where: str, foreign: bool) 
     allowed = ("", *SIDES) if name.endswith((MAPPER, DEDUPLICATOR)) else ("", *SIDES, "text", "words")
     if given.get("text_key", "") not in allowed:
         raise ConfigError(f"{name}.text_key: {given['text_key']!r} is not {' or '.join(allowed[1:])}", where=where)
-    return Step(name=name, parameters=given, foreign=True)
+    return RecipeStep(name=name, parameters=given, foreign=True)
 
 
 def _check(name: str, key: str, value: Any, default: Any, *, where: str) -> None:

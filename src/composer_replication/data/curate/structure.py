@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from composer_replication.core.trace import ToolSpec, Turn
-from composer_replication.data.curate.pair import Pair, Side
+from composer_replication.data.curate.pair import Pair, PairSide
 from composer_replication.data.sites.arguments import misfit
 
-SideCheck = Callable[[Side, Mapping[str, ToolSpec]], str]
+SideCheck = Callable[[PairSide, Mapping[str, ToolSpec]], str]
 
 
-def no_action(side: Side, tools: Mapping[str, ToolSpec]) -> str:
+def no_action(side: PairSide, tools: Mapping[str, ToolSpec]) -> str:
     """A message that says and calls nothing, or of which thinking is all that there is."""
     return "" if side.calls or side.prose.strip() else "says nothing and calls nothing"
 
 
-def not_offered(side: Side, tools: Mapping[str, ToolSpec]) -> str:
+def not_offered(side: PairSide, tools: Mapping[str, ToolSpec]) -> str:
     """A call of a tool that nobody offered; where no tools are known nothing is said."""
     return next((f"there is no tool {call.name!r}" for call in side.calls if call.name not in tools), "") if tools else ""
 
 
-def misfitting(side: Side, tools: Mapping[str, ToolSpec]) -> str:
+def misfitting(side: PairSide, tools: Mapping[str, ToolSpec]) -> str:
     """A call whose arguments are no JSON object, or do not fit the schema of the tool."""
     for call in side.calls:
         if not isinstance(call.arguments, Mapping):
@@ -36,7 +36,7 @@ def misfitting(side: Side, tools: Mapping[str, ToolSpec]) -> str:
     return ""
 
 
-def doubled_ids(side: Side, tools: Mapping[str, ToolSpec]) -> str:
+def doubled_ids(side: PairSide, tools: Mapping[str, ToolSpec]) -> str:
     """Two calls of one id, or one without: no result could name them."""
     ids = [call.id for call in side.calls]
     return "" if all(ids) and len(set(ids)) == len(ids) else "calls without an id of their own"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from composer_replication.core.site import Site
 from composer_replication.core.trace import CallRef, Session, Text, Thinking, ToolCall, ToolResult, Turn
-from composer_replication.data.sites.judge import judge
+from composer_replication.data.sites.call_verdict import judge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

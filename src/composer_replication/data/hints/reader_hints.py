@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from composer_replication.core.site import TARGET_CATEGORIES, Hint, Site
 from composer_replication.core.trace import Session
 from composer_replication.data.hints.context import site_context
-from composer_replication.data.hints.reader import Flag, Reading
-from composer_replication.data.hints.write import Draft, Refusal, check_drafts
+from composer_replication.data.hints.hint_reader import Flag, Reading
+from composer_replication.data.hints.write import HintDraft, Refusal, check_drafts
 
 DETECTOR, WRITER, KIND = "reader", "reader", "other"
 KNOWS = ("kind", "call", "later:reader")
@@ -38,7 +38,7 @@ def write_reader_hints(session: Session, reading: Reading, *, sites: Iterable[Si
     known = {(site.turn, site.call_id): site for site in sites if site.detector != DETECTOR}
     calls = session.calls()
     found: list[Site] = []
-    drafts: list[Draft] = []
+    drafts: list[HintDraft] = []
     contradicted = 0
     for flag in reading.flags:
         ruled = _ruled(session, flag, known)
@@ -49,7 +49,7 @@ def write_reader_hints(session: Session, reading: Reading, *, sites: Iterable[Si
         site = site or _site(session, flag)
         found.append(site)
         context = site_context(session, site, rules=tuple(rules), calls=calls)
-        drafts += (Draft(context=context, text=text, writer=WRITER, knows=KNOWS) for text in flag.hints)
+        drafts += (HintDraft(context=context, text=text, writer=WRITER, knows=KNOWS) for text in flag.hints)
     kept: dict[str, Hint] = {}
     refused: dict[str, Refusal] = {}
     for one in check_drafts(session, drafts, rules=rules, max_words=max_words):

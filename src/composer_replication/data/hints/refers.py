@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from composer_replication.core.trace import CLEARED_TEXT, ToolCall, ToolResult
 from composer_replication.data.hints.context import SiteContext, strings
 from composer_replication.data.hints.seen import PATH_KEYS
+from composer_replication.data.sites.call_verdict import is_error, judge
 from composer_replication.data.sites.effects import resolve
-from composer_replication.data.sites.judge import is_error, judge
-from composer_replication.data.sites.repeats import canonical
+from composer_replication.data.sites.repeats import canonical_arguments
 from composer_replication.data.sites.shell import parse, shell_command
 
 READERS = frozenset(("Read", "NotebookRead", "read", "read_file", "view"))
@@ -125,7 +125,7 @@ def _earlier(context: SiteContext, above: Sequence[_Seen]) -> list[_Seen]:
     call, cwd = context.call, context.session.cwd
     assert call is not None
     if context.site.kind == "repeated_call":
-        return _last(above, lambda one: one.call.name == call.name and canonical(one.call) == canonical(call))
+        return _last(above, lambda one: one.call.name == call.name and canonical_arguments(one.call) == canonical_arguments(call))
     shell, subject, path = shell_command(call.name, call.arguments) is not None, context.subject, _path(call, cwd)
 
     def same(one: _Seen) -> bool:
@@ -133,7 +133,7 @@ def _earlier(context: SiteContext, above: Sequence[_Seen]) -> list[_Seen]:
             return False
         if shell:
             return bool(subject) and subject in one.result.text and judge(one.call, one.result).subject == subject
-        return _path(one.call, cwd) == path if path else canonical(one.call) == canonical(call)
+        return _path(one.call, cwd) == path if path else canonical_arguments(one.call) == canonical_arguments(call)
 
     return _last(above, same)
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from composer_replication.core.trace import CLEARED_TEXT, CallRef, ToolCall, ToolResult
 from composer_replication.data.hints.context import SiteContext
+from composer_replication.data.sites.call_verdict import is_error, judge
 from composer_replication.data.sites.effects import ANYTHING, Effects, Gone, effects, resolve
-from composer_replication.data.sites.judge import is_error, judge
 from composer_replication.data.sites.shell import Command, Simple, parse, shell_command
 from composer_replication.data.sites.shell_rules import PATH_EXPLORED, PATH_STATED, word_set
 

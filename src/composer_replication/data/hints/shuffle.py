@@ -15,10 +15,10 @@ _SWEEPS = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class DonorSlot:
     """A site as the shuffle sees it: what its hint says, of which kind it is, in which session or task, and how hints are written there.
 
-    Example: Place(hint="Reminder: available tools: cat.", kind="unknown_tool", group="task-3", form="message")
+    Example: DonorSlot(hint="Reminder: available tools: cat.", kind="unknown_tool", group="task-3", form="message")
     """
 
     hint: Hashable
@@ -27,14 +27,14 @@ class Place:
     form: str = ""
 
 
-def shuffled_donors(places: Sequence[Place], *, seed: int) -> list[int | None]:
+def shuffled_donors(places: Sequence[DonorSlot], *, seed: int) -> list[int | None]:
     """For each place the index of the place whose hint it gets; None where only its own text or another form is left.
 
     A random cycle, improved by swaps until no swap helps: each hint is used once, nobody keeps its own.
 
-    >>> shuffled_donors([Place(hint="a", kind="k", group="1"), Place(hint="b", kind="k", group="2")], seed=0)
+    >>> shuffled_donors([DonorSlot(hint="a", kind="k", group="1"), DonorSlot(hint="b", kind="k", group="2")], seed=0)
     [1, 0]
-    >>> shuffled_donors([Place(hint="a", kind="k", group="1"), Place(hint="a", kind="k", group="2")], seed=0)
+    >>> shuffled_donors([DonorSlot(hint="a", kind="k", group="1"), DonorSlot(hint="a", kind="k", group="2")], seed=0)
     [None, None]
     """
 

@@ -25,10 +25,10 @@ MAX_SHARE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class TextWindow:
     """Messages [start, end) of a session as text; `tokens` is an estimate that errs upwards.
 
-    Example: Window(start=0, end=14, text="#0 user\\nfix the cart\\n\\n#1 assistant ...", tokens=812)
+    Example: TextWindow(start=0, end=14, text="#0 user\\nfix the cart\\n\\n#1 assistant ...", tokens=812)
     """
 
     start: int
@@ -37,26 +37,28 @@ class Window:
     tokens: int
 
 
-def tokens_of(text: str) -> int:
-    """Estimated tokens of a text, at least one, e.g. tokens_of("x" * 30) -> 11."""
+def estimate_tokens(text: str) -> int:
+    """Estimated tokens of a text, at least one, e.g. estimate_tokens("x" * 30) -> 11."""
     return 1 + int(len(text.encode("utf-8", "surrogatepass")) / BYTES_PER_TOKEN)
 
 
-def windows_of(session: Session, *, max_tokens: int, overlap_tokens: int) -> tuple[Window, ...]:
+def windows_of(session: Session, *, max_tokens: int, overlap_tokens: int) -> tuple[TextWindow, ...]:
     """The session in windows of at most `max_tokens` each; every message stands in one of them at least."""
     names = call_names(session)
     limit = max(200, int(max_tokens * BYTES_PER_TOKEN) // MAX_SHARE)
     shown = [shown_turn(number, turn, names, limit=limit) for number, turn in enumerate(session.turns)]
-    shown = [text if tokens_of(text) <= max_tokens // 2 else cut(text, int(max_tokens * BYTES_PER_TOKEN) // 2) for text in shown]
-    sizes = [tokens_of(text) + 1 for text in shown]
-    windows: list[Window] = []
+    shown = [
+        text if estimate_tokens(text) <= max_tokens // 2 else cut_middle(text, int(max_tokens * BYTES_PER_TOKEN) // 2) for text in shown
+    ]
+    sizes = [estimate_tokens(text) + 1 for text in shown]
+    windows: list[TextWindow] = []
     start = 0
     while start < len(shown):
         end, total = start, 0
         while end < len(shown) and (end == start or total + sizes[end] <= max_tokens):
             total += sizes[end]
             end += 1
-        windows.append(Window(start=start, end=end, text="\n\n".join(shown[start:end]), tokens=total))
+        windows.append(TextWindow(start=start, end=end, text="\n\n".join(shown[start:end]), tokens=total))
         if end == len(shown):
             break
         again, back = 0, end
@@ -85,25 +87,25 @@ def shown_turn(number: int, turn: Turn, names: Mapping[str, str], *, limit: int)
     for block in turn.blocks:
         if isinstance(block, ToolCall):
             arguments = json.dumps(block.arguments, ensure_ascii=False)
-            parts.append(f"call {names.get(block.id, block.id)} {block.name} {cut(arguments, limit)}")
+            parts.append(f"call {names.get(block.id, block.id)} {block.name} {cut_middle(arguments, limit)}")
         elif isinstance(block, Thinking | Opaque):
             continue
         elif isinstance(block, ToolResult):
             parts.append(_shown_result(number, block, names, limit))
         elif isinstance(block, Text) and block.text:
-            parts.append(cut(block.text, limit))
+            parts.append(cut_middle(block.text, limit))
     return "\n".join(parts)
 
 
 def _shown_result(number: int, result: ToolResult, names: Mapping[str, str], limit: int) -> str:
     flag = " (error)" if result.is_error else ""
-    return f"#{number} result of {names.get(result.call_id, 'an unknown call')}{flag}\n{cut(result.text, limit)}"
+    return f"#{number} result of {names.get(result.call_id, 'an unknown call')}{flag}\n{cut_middle(result.text, limit)}"
 
 
-def cut(text: str, limit: int) -> str:
+def cut_middle(text: str, limit: int) -> str:
     """The text with its middle left out where it has more than `limit` bytes.
 
-    >>> cut("abcdefghij" * 10, 20)
+    >>> cut_middle("abcdefghij" * 10, 20)
     'abcdefghij\\n[80 characters left out]\\nabcdefghij'
     """
     num_bytes = len(text.encode("utf-8", "surrogatepass"))

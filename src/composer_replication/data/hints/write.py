@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from composer_replication.core.config.data import HintsSettings
+from composer_replication.core.config.data_settings import HintsSettings
 from composer_replication.core.errors import ConfigError, SiteError
 from composer_replication.core.site import Hint, Site
 from composer_replication.core.surroundings import without_keys
@@ -70,7 +70,7 @@ class HintReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class HintDraft:
     """A hint as it was written, before anything was checked; `knows` is what hindsight it used."""
 
     context: SiteContext
@@ -86,7 +86,7 @@ def write_hints(session: Session, sites: Iterable[Site], *, settings: HintsSetti
     that names the tool. Raises ConfigError for a writer that does not exist, SiteError for a site of another session.
     """
     rules = read_rules(settings.rules_file)
-    drafts: list[Draft] = []
+    drafts: list[HintDraft] = []
     without: Counter[str] = Counter()
     left_out = 0
     sites, calls = list(sites), session.calls()
@@ -111,7 +111,7 @@ def write_hints(session: Session, sites: Iterable[Site], *, settings: HintsSetti
     )
 
 
-def check_drafts(session: Session, drafts: Sequence[Draft], *, rules: Sequence[str], max_words: int) -> list[Hint | Refusal]:
+def check_drafts(session: Session, drafts: Sequence[HintDraft], *, rules: Sequence[str], max_words: int) -> list[Hint | Refusal]:
     """Each draft as a hint, or why it is none: whoever wrote it, it may not be empty, too long, or quote what came later."""
     occurrences = Occurrences.of(session, wanted=grams(d.text for d in drafts))
     arguments = argument_turns(session)
@@ -123,7 +123,7 @@ def check_drafts(session: Session, drafts: Sequence[Draft], *, rules: Sequence[s
     return checked
 
 
-def _draft(context: SiteContext, *, settings: HintsSettings) -> Draft | None:
+def _draft(context: SiteContext, *, settings: HintsSettings) -> HintDraft | None:
     for name, writer in _writers(context.site.kind, settings=settings):
         if writer in KNOWS:
             text = writer(context)
@@ -134,7 +134,7 @@ def _draft(context: SiteContext, *, settings: HintsSettings) -> Draft | None:
             continue
         if not isinstance(text, str):
             raise ConfigError(f"writer {name!r} returned {type(text).__name__}, not text or None", where="[hints.writers]")
-        return Draft(context=context, text=text.strip(), writer=name, knows=knows(writer, context, text=text))
+        return HintDraft(context=context, text=text.strip(), writer=name, knows=knows(writer, context, text=text))
     return None
 
 
@@ -163,7 +163,7 @@ def _writers(kind: str, *, settings: HintsSettings) -> list[tuple[str, Writer]]:
 
 
 def _refusal(
-    draft: Draft, *, occurrences: Occurrences, arguments: Mapping[str, Sequence[int]], free: set[Gram], max_words: int
+    draft: HintDraft, *, occurrences: Occurrences, arguments: Mapping[str, Sequence[int]], free: set[Gram], max_words: int
 ) -> Refusal | None:
     context, site, num_words = draft.context, draft.context.site, len(draft.text.split())
 
@@ -199,7 +199,7 @@ def _tool_words(session: Session) -> list[str]:
     return [listed, *(t.description for t in session.tools), *from_schemas]
 
 
-def _hint(draft: Draft) -> Hint:
+def _hint(draft: HintDraft) -> Hint:
     site = draft.context.site
     said = {w.lower() for w in _WORD.findall(turn_text(draft.context.target))}
     words = [w.lower() for w in _WORD.findall(draft.text)]

@@ -16,8 +16,8 @@ from composer_replication.core.trace import ToolCall, ToolSpec
 from composer_replication.data.hints.context import SiteContext, Writer
 from composer_replication.data.hints.rules import rule_for_kind, rule_for_tool
 from composer_replication.data.hints.seen import PATH_KEYS, alike, commands_that_worked, known_paths_near, refs_seen, wrong_path
-from composer_replication.data.sites.judge import is_error, judge
-from composer_replication.data.sites.repeats import canonical, only_reads
+from composer_replication.data.sites.call_verdict import is_error, judge
+from composer_replication.data.sites.repeats import canonical_arguments, only_reads
 from composer_replication.data.sites.shell import SHELL_KEYWORDS, parse, shell_command
 from composer_replication.data.sites.shell_rules import PATH_EXPLORED
 
@@ -212,9 +212,9 @@ def repeated_call(context: SiteContext) -> str | None:
     """The same call stands above; None where it is no longer in view."""
     if context.call is None:
         return None
-    name, asked = context.call.name, canonical(context.call)
+    name, asked = context.call.name, canonical_arguments(context.call)
     for ago, turn in enumerate(reversed(context.before), 1):
-        if any(call.name == name and canonical(call) == asked for call in turn.calls):
+        if any(call.name == name and canonical_arguments(call) == asked for call in turn.calls):
             return _fill("repeated_call", ago=str(ago))
     return None
 

@@ -14,19 +14,19 @@ from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import Literal
 
-from composer_replication.core.config.data import IngestSettings
+from composer_replication.core.config.data_settings import IngestSettings
 from composer_replication.core.errors import SessionError
 from composer_replication.core.redact import Redactor
 from composer_replication.core.trace import HUMAN, Event, Parent, Session, SourceRef, Turn
 from composer_replication.data.ingestion.conversation import Conversation, Finished
 from composer_replication.data.ingestion.counts import FileReport, RawCounts, Status, session_counts
-from composer_replication.data.ingestion.find import LogFile
+from composer_replication.data.ingestion.find_logs import LogFile
 from composer_replication.data.ingestion.lines import LineReader
-from composer_replication.data.ingestion.reader import SUBAGENT_TOOLS, FileReader, KnownIds, Stream
+from composer_replication.data.ingestion.log_reader import SUBAGENT_TOOLS, FileReader, KnownIds, Stream
+from composer_replication.data.ingestion.logged_tools import tools_from_calls
 from composer_replication.data.ingestion.redaction import redact_counts, redact_session
 from composer_replication.data.ingestion.repository import enclosing_roots, repository_of
 from composer_replication.data.ingestion.requests import lay_out, read_requests
-from composer_replication.data.ingestion.tools import tools_from_calls
 
 FORMAT = "claude_code"
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")

@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 from composer_replication.core.errors import SessionError
 from composer_replication.core.trace import Block, Event, Role, Segment, ToolCall, ToolResult, ToolSpec, Turn
-from composer_replication.data.ingestion.records import Usage
-from composer_replication.data.ingestion.tools import says_refused
+from composer_replication.data.ingestion.log_records import LogUsage
+from composer_replication.data.ingestion.logged_tools import says_refused
 
 MAX_STRETCHES = 4096
 
 
-class Draft:
+class TurnDraft:
     """A turn that may still grow."""
 
     __slots__ = ("anchor", "author", "blocks", "home", "index", "known", "loose", "rank", "role", "tag", "usage")
@@ -34,14 +34,14 @@ class Draft:
         self.tag = tag
         self.known = known  # stands in another session too
         self.loose = False  # an attachment: hangs beside the chain, never a way back
-        self.usage: Usage | None = None  # the last one reported: earlier records of a message may hold a part only
-        self.anchor: Draft | None = None  # of a result: the message that holds the call; None = the draft itself
+        self.usage: LogUsage | None = None  # the last one reported: earlier records of a message may hold a part only
+        self.anchor: TurnDraft | None = None  # of a result: the message that holds the call; None = the draft itself
         self.home: Stretch | None = None
         self.rank = 0
         self.index = -1
 
     @property
-    def group(self) -> Draft:
+    def group(self) -> TurnDraft:
         """The message this belongs to: of a result the one with the call, else the draft itself."""
         return self if self.anchor is None else self.anchor
 
@@ -56,9 +56,9 @@ class Stretch:
 
     __slots__ = ("base", "cleared", "drafts", "pinned")
 
-    def __init__(self, base: list[Draft], cleared: tuple[str, ...] = (), pinned: tuple[Draft, ...] = ()) -> None:
+    def __init__(self, base: list[TurnDraft], cleared: tuple[str, ...] = (), pinned: tuple[TurnDraft, ...] = ()) -> None:
         self.base = base
-        self.drafts: list[Draft] = []
+        self.drafts: list[TurnDraft] = []
         self.cleared = cleared
         self.pinned = pinned  # the summary: stays when the human goes back to a preserved message
 
@@ -91,19 +91,19 @@ class Conversation:
 
     def __init__(self, *, chained: bool = True) -> None:
         self.chained = chained
-        self.at: dict[str, Draft | None] = {}  # record uuid -> the turn it belongs to or follows
-        self.by_message: dict[str, Draft] = {}
-        self.callers: dict[str, Draft] = {}
+        self.at: dict[str, TurnDraft | None] = {}  # record uuid -> the turn it belongs to or follows
+        self.by_message: dict[str, TurnDraft] = {}
+        self.callers: dict[str, TurnDraft] = {}
         self.calls: list[ToolCall] = []
-        self.answered: dict[str, Draft] = {}
+        self.answered: dict[str, TurnDraft] = {}
         self.refused: set[str] = set()  # calls of a tool that is none, or with arguments it does not take
         self.current = Stretch([])
         self.stretches = [self.current]
-        self.last: Draft | None = None
+        self.last: TurnDraft | None = None
         self.num_duplicates = 0
         self.has_known = False
         self.num_dangling = 0
-        self._events: list[tuple[str, Draft | None, str | None, str]] = []
+        self._events: list[tuple[str, TurnDraft | None, str | None, str]] = []
         self._preserved: list[str] | None = None  # set between a compaction and the next turn
         self._tail: str | None = None  # the last preserved message, until the summary is met
         self._is_fresh = False  # a compaction was met, its summary not yet
@@ -111,17 +111,17 @@ class Conversation:
 
     # ---- records -----------------------------------------------------------------------------------------------
 
-    def assistant(self, uuid: str | None, parent: str | None, message_id: str, author: str | None, known: bool) -> Draft:
+    def assistant(self, uuid: str | None, parent: str | None, message_id: str, author: str | None, known: bool) -> TurnDraft:
         """The draft of an API message: the one begun by an earlier record of the same id, else a new one."""
         draft = self.by_message.get(message_id)
         if draft is None:
-            draft = self.by_message[message_id] = Draft("assistant", author, [], known=known)
+            draft = self.by_message[message_id] = TurnDraft("assistant", author, [], known=known)
             self._append(draft, self._parent(parent))
         if uuid is not None:
             self.at[uuid] = draft
         return draft
 
-    def call(self, draft: Draft, block: ToolCall) -> None:
+    def call(self, draft: TurnDraft, block: ToolCall) -> None:
         """Add a call to a message; a call id seen before is a repeated record."""
         if block.id in self.callers:
             self.num_duplicates += 1
@@ -139,7 +139,7 @@ class Conversation:
             return
         if block.is_error and says_refused(block.text):
             self.refused.add(block.call_id)
-        draft = self.answered[block.call_id] = Draft("tool", author, [block], known=known)
+        draft = self.answered[block.call_id] = TurnDraft("tool", author, [block], known=known)
         caller = self.callers.get(block.call_id)
         if caller is not None:
             draft.anchor = caller
@@ -164,9 +164,9 @@ class Conversation:
         known: bool = False,
         role: Role = "user",
         loose: bool = False,
-    ) -> Draft:
+    ) -> TurnDraft:
         """Add a message of the human or the harness; `loose` = it hangs beside the chain (an attachment)."""
-        draft = Draft(role, author, blocks, tag, known)
+        draft = TurnDraft(role, author, blocks, tag, known)
         before = self.at.get(parent) if parent is not None else None
         if loose:
             draft.loose, draft.anchor = True, before.group if before is not None else None
@@ -214,7 +214,7 @@ class Conversation:
 
     def set_system(self, blocks: list[Block], author: str) -> None:
         """The system prompt: first of all if no message was written yet, else in force from here on."""
-        draft = Draft("system", author, blocks)
+        draft = TurnDraft("system", author, blocks)
         draft.loose = True
         if len(self.stretches) == 1 and all(d.role != "assistant" and d.role != "system" for d in self.current.drafts):
             self.current.drafts.insert(0, draft)
@@ -227,10 +227,10 @@ class Conversation:
 
     # ---- context -----------------------------------------------------------------------------------------------
 
-    def _follow(self, parent: str | None) -> Draft | None:
+    def _follow(self, parent: str | None) -> TurnDraft | None:
         return self.at.get(parent) if parent is not None else None
 
-    def _parent(self, parent: str | None) -> Draft | None:
+    def _parent(self, parent: str | None) -> TurnDraft | None:
         if parent is None:
             return None
         if parent not in self.at:
@@ -238,7 +238,7 @@ class Conversation:
             return None
         return self.at[parent]
 
-    def _append(self, draft: Draft, parent: Draft | None) -> None:
+    def _append(self, draft: TurnDraft, parent: TurnDraft | None) -> None:
         """Put a draft at the end; `parent` None = it goes on from whatever stands there."""
         if self._preserved is not None:
             self._after_compaction()
@@ -255,7 +255,7 @@ class Conversation:
         if draft.known:
             self.has_known = True
 
-    def _open(self, base: list[Draft], *, cleared: tuple[str, ...] | None = None, pinned: tuple[Draft, ...] = ()) -> None:
+    def _open(self, base: list[TurnDraft], *, cleared: tuple[str, ...] | None = None, pinned: tuple[TurnDraft, ...] = ()) -> None:
         if cleared is None:
             cleared = self.current.cleared
         if not self.current.drafts:
@@ -282,7 +282,7 @@ class Conversation:
         self._tail = uuids[-1] if uuids else None
         self._is_fresh = True
 
-    def _go_back(self, parent: Draft) -> None:
+    def _go_back(self, parent: TurnDraft) -> None:
         """Open a stretch that goes on from `parent`, unless what follows it are only its results and attachments."""
         current, home = self.current, parent.home
         if home is current:
@@ -306,8 +306,8 @@ class Conversation:
     def lay_out(self, stretches: list[Stretch]) -> None:
         """Take over stretches that hold every turn in the order in which it was sent; events stay behind what they followed."""
         placed = {id(d) for stretch in stretches for d in stretch.drafts}
-        behind: dict[int, Draft | None] = {}
-        last: Draft | None = None
+        behind: dict[int, TurnDraft | None] = {}
+        last: TurnDraft | None = None
         for draft in (d for stretch in self.stretches for d in stretch.drafts):
             last = draft if id(draft) in placed else last
             behind[id(draft)] = last
@@ -324,7 +324,7 @@ class Conversation:
 
         Once only: the drafts are let go, so that a finished file leaves no cycles for the garbage collector.
         """
-        order: list[Draft] = []
+        order: list[TurnDraft] = []
         segments: list[Segment] = []
         for stretch in self.stretches:
             if not stretch.drafts:
@@ -348,13 +348,13 @@ class Conversation:
         return Finished(turns, tuple(segments), events, copied, inside)
 
 
-def _results_first(drafts: list[Draft]) -> Iterable[Draft]:
+def _results_first(drafts: list[TurnDraft]) -> Iterable[TurnDraft]:
     """File order, but a message's results directly behind it.
 
     A request in which text stands between a message and its results is refused by the API, so the model saw them so.
     """
-    order: list[Draft] = []
-    others: list[Draft] = []  # texts that would have to let a result pass
+    order: list[TurnDraft] = []
+    others: list[TurnDraft] = []  # texts that would have to let a result pass
     for draft in drafts:
         role = draft.role
         if role == "tool":
@@ -371,7 +371,7 @@ def _results_first(drafts: list[Draft]) -> Iterable[Draft]:
     return [*order, *others] if others else order
 
 
-def _ranges(drafts: list[Draft], *, as_they_are: bool = False) -> tuple[tuple[int, int], ...]:
+def _ranges(drafts: list[TurnDraft], *, as_they_are: bool = False) -> tuple[tuple[int, int], ...]:
     ranges: list[tuple[int, int]] = []
     for index in [d.index for d in drafts] if as_they_are else sorted({d.index for d in drafts}):
         if ranges and ranges[-1][1] == index:
@@ -381,7 +381,7 @@ def _ranges(drafts: list[Draft], *, as_they_are: bool = False) -> tuple[tuple[in
     return tuple(ranges)
 
 
-def _num_copied(order: list[Draft]) -> tuple[int, int]:
+def _num_copied(order: list[TurnDraft]) -> tuple[int, int]:
     """(leading turns known from another session, known turns behind the first new one)."""
     copied, later = 0, 0
     leading = True

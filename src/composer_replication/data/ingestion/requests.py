@@ -24,11 +24,11 @@ import msgspec
 
 from composer_replication.core.trace import CLEARED_TEXT, HARNESS, Block, Opaque, Text, Thinking, ToolCall, ToolResult
 from composer_replication.data.ingestion.authorship import authorship
-from composer_replication.data.ingestion.conversation import Conversation, Draft, Sent, Stretch
+from composer_replication.data.ingestion.conversation import Conversation, Sent, Stretch, TurnDraft
 from composer_replication.data.ingestion.lines import LineReader
-from composer_replication.data.ingestion.reader import tool_result
-from composer_replication.data.ingestion.records import RawBlock, is_deep
-from composer_replication.data.ingestion.tools import offered_tools
+from composer_replication.data.ingestion.log_reader import tool_result
+from composer_replication.data.ingestion.log_records import RawBlock, is_deep
+from composer_replication.data.ingestion.logged_tools import offered_tools
 
 MAX_RUN = 32
 """So many user records at most make one message (the results of parallel calls)."""
@@ -218,20 +218,20 @@ class _Layout:
 
     def __init__(self, conversation: Conversation, requests: Requests) -> None:
         self._conversation, self._requests = conversation, requests
-        self._drafts: dict[_Key, list[Draft]] = {}
+        self._drafts: dict[_Key, list[TurnDraft]] = {}
         self._keys: list[_Key] = []  # of the messages above the next one
         self._key_of = {name: (one, place) for one, names in requests.written.items() for place, name in enumerate(names)}
-        self._system: dict[str, Draft] = {}
+        self._system: dict[str, TurnDraft] = {}
         self._placed: set[int] = set()
         self._gone: dict[_Key, list[str]] = {}
-        self._words: dict[int, Draft] = {}
+        self._words: dict[int, TurnDraft] = {}
         self._cleared: list[str] = []
         self._stretches: list[Stretch] = []
         self._in_bases = 0
 
     def of(self, answered: list[tuple[_Prompt, list[str]]]) -> tuple[list[Stretch], int]:
         """The stretches, and in how many of them the model's message has exactly the request's messages above it."""
-        line: list[Draft] = []
+        line: list[TurnDraft] = []
         verified = looked_at = 0
         for prompt, names in answered:
             hashes = prompt.messages()
@@ -256,11 +256,11 @@ class _Layout:
                 draft.blocks = sent.blocks
         return self._stretches, verified
 
-    def _place(self, draft: Draft) -> None:
+    def _place(self, draft: TurnDraft) -> None:
         self._stretches[-1].drafts.append(draft)
         self._placed.add(id(draft))
 
-    def _go_to(self, wanted: list[Draft], line: list[Draft]) -> None:
+    def _go_to(self, wanted: list[TurnDraft], line: list[TurnDraft]) -> None:
         """Make `wanted` what stands above the next message: the line goes on, or a new stretch begins."""
         fresh = wanted[len(line) :]
         goes_on = bool(self._stretches) and _same(wanted[: len(line)], line) and all(id(d) not in self._placed for d in fresh)
@@ -279,7 +279,7 @@ class _Layout:
         for draft in fresh:
             self._place(draft)
 
-    def _open(self, base: list[Draft]) -> None:
+    def _open(self, base: list[TurnDraft]) -> None:
         self._in_bases += len(base)
         if self._in_bases > MAX_IN_BASES:
             raise _CannotError
@@ -287,7 +287,7 @@ class _Layout:
 
     def _rest(self) -> None:
         """What came after the last answer and was never sent; raises where a message of a model was in no request."""
-        tail: list[Draft] = []
+        tail: list[TurnDraft] = []
         for stretch in self._conversation.stretches:
             for draft in stretch.drafts:
                 if draft.role == "assistant":
@@ -301,7 +301,7 @@ class _Layout:
 
     # ---- messages ----------------------------------------------------------------------------------------------
 
-    def _system_of(self, prompt: _Prompt) -> list[Draft]:
+    def _system_of(self, prompt: _Prompt) -> list[TurnDraft]:
         blocks = self._requests.shapes[prompt.shape].get("system")
         blocks = [{"type": "text", "text": blocks}] if isinstance(blocks, str) else blocks
         texts = [b["text"] for b in blocks or () if isinstance(b, dict) and isinstance(b.get("text"), str)]
@@ -309,10 +309,10 @@ class _Layout:
         if not text:
             return []
         if text not in self._system:
-            self._system[text] = Draft("system", HARNESS, [Text(text)])
+            self._system[text] = TurnDraft("system", HARNESS, [Text(text)])
         return [self._system[text]]
 
-    def _messages(self, hashes: list[str]) -> Iterator[Draft]:
+    def _messages(self, hashes: list[str]) -> Iterator[TurnDraft]:
         above, self._keys = self._keys, []
         used, places = set[_Key](), Counter[str]()
         for position, name in enumerate(hashes):
@@ -330,7 +330,7 @@ class _Layout:
             self._cleared += self._gone[key]
             yield from self._drafts[key]
 
-    def _made(self, name: str, place: int) -> Iterator[Draft]:
+    def _made(self, name: str, place: int) -> Iterator[TurnDraft]:
         requests = self._requests
         if (written := requests.written.get(name)) is not None:
             yield self._of_model(written, place)
@@ -341,19 +341,19 @@ class _Layout:
                 yield self._of_blob(_blocks_of(blob))
             elif blob["role"] == "system":
                 texts = [b["text"] for b in _blocks_of(blob) if isinstance(b, dict) and isinstance(b.get("text"), str)]
-                yield Draft("user", HARNESS, [Text(one) for one in texts], "reminder")
+                yield TurnDraft("user", HARNESS, [Text(one) for one in texts], "reminder")
             else:
                 yield from self._of_user([(block, False, False, "") for block in _blocks_of(blob)])
         else:
             raise _CannotError
 
-    def _of_model(self, written: list[str], place: int) -> Draft:
+    def _of_model(self, written: list[str], place: int) -> TurnDraft:
         draft = self._conversation.by_message.get(written[place]) if place < len(written) else None
         if draft is None:
             raise _CannotError
         return draft
 
-    def _of_blob(self, blocks: list[Any]) -> Draft:
+    def _of_blob(self, blocks: list[Any]) -> TurnDraft:
         """The message of the log that was sent in other words: the same texts and calls, perhaps without its thinking."""
         sent = [_block(block) for block in blocks]
         said = [block for block in sent if not isinstance(block, Thinking)]
@@ -363,9 +363,9 @@ class _Layout:
                 return draft
         raise _CannotError
 
-    def _of_user(self, blocks: list[tuple[Any, bool, bool, str]]) -> Iterator[Draft]:
+    def _of_user(self, blocks: list[tuple[Any, bool, bool, str]]) -> Iterator[TurnDraft]:
         """Results as turns of their own, texts of one author as one turn."""
-        text: Draft | None = None
+        text: TurnDraft | None = None
         for block, meta, summary, uuid in blocks:
             found = _block(block)
             if isinstance(found, ToolResult):
@@ -380,27 +380,27 @@ class _Layout:
                 text.blocks.append(found)
                 continue
             before = self._conversation.at.get(uuid)
-            text = Draft("user", who.author, [found], who.tag, before is not None and before.known)
+            text = TurnDraft("user", who.author, [found], who.tag, before is not None and before.known)
             yield text
 
-    def _result(self, result: ToolResult) -> Draft:
+    def _result(self, result: ToolResult) -> TurnDraft:
         """The turn of a result; what the model saw counts, where the log's own words for it differ."""
         draft = self._conversation.answered.get(result.call_id)
         if draft is None:
-            return Draft("tool", "environment", [result])
+            return TurnDraft("tool", "environment", [result])
         if self._words.get(id(draft), draft).blocks == [result]:
             return draft
         if result.text == CLEARED_TEXT:
             self._cleared.append(result.call_id)
             return draft
-        sent = Draft("tool", draft.author, [result], known=draft.known)
+        sent = TurnDraft("tool", draft.author, [result], known=draft.known)
         if id(draft) in self._placed:
             return sent
         self._words[id(draft)] = sent
         return draft
 
 
-def _same(one: list[Draft], other: list[Draft]) -> bool:
+def _same(one: list[TurnDraft], other: list[TurnDraft]) -> bool:
     return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 

@@ -23,7 +23,7 @@ from typing import BinaryIO, NamedTuple
 
 from composer_replication.core.codec import RawSession, raw_session_at, raw_sessions, session_bytes
 from composer_replication.core.trace import Session, Turn
-from composer_replication.data.ingestion.record import Record, Seen
+from composer_replication.data.ingestion.ingest_record import IngestRecord, Seen
 
 _NUMBERED = re.compile(r"~\d+$")
 _CALL = re.compile(rb'\["c","((?:[^"\\]|\\.){1,512})"')
@@ -38,7 +38,7 @@ class _Place(NamedTuple):
 
 
 @dataclass(slots=True)
-class Plan:
+class StoreUpdate:
     """What becomes of each session of the store, and what is added.
 
     `outcomes` are names of sessions by what became of them: added, grown, reread, same, shorter, apart, copies, forgotten, cleaned
@@ -46,7 +46,7 @@ class Plan:
     """
 
     store: Path
-    record: Record
+    record: IngestRecord
     order: list[str] = field(default_factory=list)
     old: dict[str, _Place] = field(default_factory=dict)
     new: dict[str, bytes | tuple[Path, int, int]] = field(default_factory=dict)
@@ -78,16 +78,16 @@ def plan_merge(
     store: Path,
     fresh: Path,
     *,
-    record: Record,
+    record: IngestRecord,
     now: str,
     mark: str = "",
     clean: Callable[[Session], Session] | None = None,
-) -> Plan:
+) -> StoreUpdate:
     """Decide what becomes of the sessions in `store` and `fresh`; writes nothing. `record` is brought up to date.
 
     `clean` redacts a stored session anew; it is applied where the session was stored under another `mark` (other words, another version).
     """
-    plan = Plan(store=store, record=record)
+    plan = StoreUpdate(store=store, record=record)
     for raw in raw_sessions(store) if store.exists() else ():
         plan.order.append(raw.id)
         plan.old[raw.id] = _place(raw)
@@ -99,7 +99,7 @@ def plan_merge(
     return plan
 
 
-def write_merged(plan: Plan, stream: BinaryIO) -> int:
+def write_merged(plan: StoreUpdate, stream: BinaryIO) -> int:
     """Write the store as planned; returns how many sessions."""
     for name in plan.order:
         new = plan.new.get(name)
@@ -114,7 +114,7 @@ def write_merged(plan: Plan, stream: BinaryIO) -> int:
 class _Merge:
     """One pass over the fresh sessions, then one over the names of the store."""
 
-    def __init__(self, plan: Plan, fresh: Path, *, now: str, mark: str, clean: Callable[[Session], Session] | None) -> None:
+    def __init__(self, plan: StoreUpdate, fresh: Path, *, now: str, mark: str, clean: Callable[[Session], Session] | None) -> None:
         self.plan, self.fresh, self.now, self.mark, self.clean = plan, fresh, now, mark, clean
         self.record = plan.record
         self.family: dict[str, list[str]] = defaultdict(list)

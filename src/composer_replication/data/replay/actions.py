@@ -1,6 +1,6 @@
 """What a message does, in one spelling, and how like another message's action that is.
 
-    canonical(turn, scene)         # the action itself: equal exactly where the same would be done
+    canonical_action(turn, scene)         # the action itself: equal exactly where the same would be done
     aims(turn, scene)              # which tool on which target: ("edit", "a.py")
     intents(turn)                  # what for: {"read"}, {"run_test"}
 
@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from composer_replication.core.trace import Session, ToolCall, Turn
-from composer_replication.data.replay.files import apply_change, files_in_view, resulting_change
-from composer_replication.data.replay.tools import PATHS, change_of, kind_of, path_of
+from composer_replication.data.replay.agent_tools import PATHS, change_of, kind_of, path_of
+from composer_replication.data.replay.viewed_files import apply_change, files_in_view, resulting_change
 from composer_replication.data.sites.shell import parse, shell_command
 
 SAY = ""
@@ -46,20 +46,20 @@ _QUOTED_OR_BLANK = re.compile(r"('[^']*'|\"(?:\\.|[^\"\\])*\")|[ \t]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class MessageAction:
     """What a message does: its calls as a sorted set, or its words where it makes none.
 
-    Example: Action((("read_file", '{"path":"a.py"}'),)), Action((("", "Done."),))
+    Example: MessageAction((("read_file", '{"path":"a.py"}'),)), MessageAction((("", "Done."),))
     """
 
     parts: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class ComparisonContext:
     """What a comparison may know of the place where a message stands: the folder, the tools on offer, the files that are in view.
 
-    Example: Scene(cwd="/repo", offered=frozenset({"Read", "Bash"}), files={"a.py": "x = 1\\n"})
+    Example: ComparisonContext(cwd="/repo", offered=frozenset({"Read", "Bash"}), files={"a.py": "x = 1\\n"})
     """
 
     cwd: str = ""
@@ -67,27 +67,27 @@ class Scene:
     files: Mapping[str, str] = field(default_factory=dict)
 
 
-NOWHERE = Scene()
+NOWHERE = ComparisonContext()
 
 
-def scene_of(session: Session, turn: int) -> Scene:
+def comparison_context(session: Session, turn: int) -> ComparisonContext:
     """The scene of one turn: its session's folder and tools, and the files as its context shows them."""
     files = files_in_view(session.context(turn), relative=lambda path: relative_path(path, cwd=session.cwd))
-    return Scene(cwd=session.cwd, offered=frozenset(tool.name for tool in session.tools), files=files)
+    return ComparisonContext(cwd=session.cwd, offered=frozenset(tool.name for tool in session.tools), files=files)
 
 
-def canonical(turn: Turn, scene: Scene = NOWHERE) -> Action:
+def canonical_action(turn: Turn, scene: ComparisonContext = NOWHERE) -> MessageAction:
     """What a message does, so that equal actions are equal: order of calls and of arguments, spaces and words beside calls do not count.
 
     >>> from composer_replication.core.trace import Text
     >>> one = Turn(role="assistant", author="a", blocks=(Text("I look."), ToolCall("c1", "edit", {"old": "1", "new": "2"})))
     >>> two = Turn(role="assistant", author="b", blocks=(ToolCall("x", "edit", {"new": "2", "old": "1"}),))
-    >>> canonical(one) == canonical(two)
+    >>> canonical_action(one) == canonical_action(two)
     True
     """
     if not turn.calls:
         words = " ".join(turn.text.split())
-        return Action(((SAY, words),) if words else ())
+        return MessageAction(((SAY, words),) if words else ())
     parts: set[tuple[str, str]] = set()
     after: dict[str, str] = {}
     for call in turn.calls:
@@ -98,10 +98,10 @@ def canonical(turn: Turn, scene: Scene = NOWHERE) -> Action:
         else:
             parts.add(_spelt(call, scene))
     parts |= {(_label("edit"), _dumps([path, *resulting_change(scene.files[path], text)])) for path, text in after.items()}
-    return Action(tuple(sorted(parts)))
+    return MessageAction(tuple(sorted(parts)))
 
 
-def aims(turn: Turn, scene: Scene = NOWHERE) -> frozenset[tuple[str, str]]:
+def aims(turn: Turn, scene: ComparisonContext = NOWHERE) -> frozenset[tuple[str, str]]:
     """Which kind of tool each call takes to which target: a file, or a program with its operands; words alone aim at nothing.
 
     >>> sorted(aims(Turn(role="assistant", author="a", blocks=(ToolCall("c", "Bash", {"command": "pytest -x tests/a.py"}),))))
@@ -112,7 +112,7 @@ def aims(turn: Turn, scene: Scene = NOWHERE) -> frozenset[tuple[str, str]]:
     return frozenset(_aim(call, scene) for call in turn.calls)
 
 
-def intents(turn: Turn, scene: Scene = NOWHERE) -> frozenset[Intent]:
+def intents(turn: Turn, scene: ComparisonContext = NOWHERE) -> frozenset[Intent]:
     """What a message is for, one word per call; without calls: "ask" where it ends with a question, else "finish".
 
     >>> sorted(intents(Turn(role="assistant", author="a", blocks=(ToolCall("c", "Bash", {"command": "cd x && grep -n foo a.py"}),))))
@@ -130,7 +130,7 @@ def relative_path(path: str, *, cwd: str) -> str:
     return path[len(cwd.rstrip("/")) + 1 :] if cwd and path.startswith(cwd.rstrip("/") + "/") else path
 
 
-def changed_path(call: ToolCall, scene: Scene) -> str:
+def changed_path(call: ToolCall, scene: ComparisonContext) -> str:
     """The file that a call would change, as seen from the session's folder; "" where it changes none that can be told."""
     return _path(call.arguments, scene) if change_of(call) else ""
 
@@ -140,11 +140,11 @@ def _label(kind: str) -> str:
     return f":{kind}:"
 
 
-def _is_on_offer(call: ToolCall, scene: Scene) -> bool:
+def _is_on_offer(call: ToolCall, scene: ComparisonContext) -> bool:
     return not scene.offered or call.name in scene.offered
 
 
-def _spelt(call: ToolCall, scene: Scene) -> tuple[str, str]:
+def _spelt(call: ToolCall, scene: ComparisonContext) -> tuple[str, str]:
     """One call in one spelling: shells under one name where on offer, paths from the folder, a command without what does not matter."""
     kind = kind_of(call.name) if _is_on_offer(call, scene) else ""
     name = _label(kind) if kind in _ONE_TOOL else call.name
@@ -172,11 +172,11 @@ def _command(text: str, cwd: str) -> str:
     return text
 
 
-def _path(arguments: Mapping[str, Any], scene: Scene) -> str:
+def _path(arguments: Mapping[str, Any], scene: ComparisonContext) -> str:
     return relative_path(path_of(arguments), cwd=scene.cwd)
 
 
-def _aim(call: ToolCall, scene: Scene) -> tuple[str, str]:
+def _aim(call: ToolCall, scene: ComparisonContext) -> tuple[str, str]:
     kind = kind_of(call.name) if _is_on_offer(call, scene) else ""
     kind = "edit" if kind == "write" else kind
     name = _label(kind) if kind else call.name
@@ -188,7 +188,7 @@ def _aim(call: ToolCall, scene: Scene) -> tuple[str, str]:
     return name, path or _dumps({k: v for k, v in call.arguments.items() if k not in _COSMETIC})
 
 
-def _intent(call: ToolCall, scene: Scene) -> Intent:
+def _intent(call: ToolCall, scene: ComparisonContext) -> Intent:
     kind = kind_of(call.name) if _is_on_offer(call, scene) else ""
     command = shell_command(call.name, call.arguments) if kind == "shell" else None
     if command is None:

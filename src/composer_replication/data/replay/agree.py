@@ -23,7 +23,7 @@ from typing import Any, Literal, get_args
 
 from composer_replication.core.site import Answer
 from composer_replication.core.trace import Turn
-from composer_replication.data.replay.actions import NOWHERE, Action, Scene, aims, canonical, intents
+from composer_replication.data.replay.actions import NOWHERE, ComparisonContext, MessageAction, aims, canonical_action, intents
 
 Outcome = Literal["pair", "agreed", "no_consensus", "none"]
 Tier = Literal["exact", "target", "intent", "judge"]
@@ -48,7 +48,7 @@ class Judge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Agreement:
     """What came of the answers at one turn.
 
     "pair": `chosen` was given by at least `min_families` families and is not what the student did. "agreed": at least two families
@@ -84,14 +84,14 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class AnsweredTurn:
     """One turn, what the student did there, and what the teachers would have done."""
 
     session_id: str
     turn: int
     own: Turn
     answers: tuple[Answer, ...]
-    scene: Scene = NOWHERE
+    scene: ComparisonContext = NOWHERE
     own_family: str = ""
     after_error: bool = False
     erred: bool = False
@@ -99,8 +99,8 @@ class Place:
 
 
 def weigh_place(
-    place: Place, *, min_families: int, tiers: Sequence[Tier] = ("exact",), judge: Judge | None = None, need_evidence: bool = False
-) -> Verdict:
+    place: AnsweredTurn, *, min_families: int, tiers: Sequence[Tier] = ("exact",), judge: Judge | None = None, need_evidence: bool = False
+) -> Agreement:
     """`agree` on a place, e.g. weigh_place(place, min_families=3).outcome -> "pair"."""
     return agree(
         place.own,
@@ -125,12 +125,12 @@ def agree(
     own_family: str = "",
     after_error: bool = False,
     erred: bool = False,
-    scene: Scene = NOWHERE,
+    scene: ComparisonContext = NOWHERE,
     tiers: Sequence[Tier] = ("exact",),
     judge: Judge | None = None,
     evidence: Sequence[str] = (),
     need_evidence: bool = False,
-) -> Verdict:
+) -> Agreement:
     """Weigh the answers to one turn against what the student did there.
 
     `own_family` is the family of the turn's author: its answers are left out, and counted. `after_error`: the turn follows an error
@@ -145,17 +145,17 @@ def agree(
         prices[judge.name] += judge.usd
     num_families = len({answer.family for answer in others})
     told = partial(
-        Verdict,
+        Agreement,
         num_families=num_families,
         num_own_family=len(answers) - len(others),
         evidence=tuple(evidence),
         prices=dict(prices),
     )
-    if not canonical(own, scene).parts:
+    if not canonical_action(own, scene).parts:
         return told(outcome="none", reason="no_text_or_call")
     if num_families < MIN_AGREED:
         return told(outcome="none", reason="too_few_families")
-    first: Verdict | None = None
+    first: Agreement | None = None
     for tier in tiers:
         read = _reader(tier, own, others, scene=scene, judge=judge, own_family=own_family)
         if read is None:
@@ -176,50 +176,52 @@ Read = Callable[[Turn], Hashable]
 """What a tier reads of a message: equal readings are one vote; a false one is none."""
 
 
-def reader_of(tier: Tier, scene: Scene = NOWHERE) -> Read:
+def comparison_of(tier: Tier, scene: ComparisonContext = NOWHERE) -> Read:
     """How a tier compares messages without asking anybody; what a judge would put together is read exactly here.
 
-    Example: read = reader_of("target"); read(one) == read(other)
+    Example: read = comparison_of("target"); read(one) == read(other)
     """
     if tier == "target":
         return lambda turn: aims(turn, scene)
     if tier == "intent":
         return lambda turn: intents(turn, scene)
-    return lambda turn: canonical(turn, scene).parts
+    return lambda turn: canonical_action(turn, scene).parts
 
 
-def _reader(tier: Tier, own: Turn, answers: Sequence[Answer], *, scene: Scene, judge: Judge | None, own_family: str) -> Read | None:
+def _reader(
+    tier: Tier, own: Turn, answers: Sequence[Answer], *, scene: ComparisonContext, judge: Judge | None, own_family: str
+) -> Read | None:
     if tier != "judge":
-        return reader_of(tier, scene)
+        return comparison_of(tier, scene)
     families = {own_family, *(answer.family for answer in answers)}
     return _judged(own, answers, judge, scene=scene) if judge is not None and judge.family not in families else None
 
 
-def _judged(own: Turn, answers: Sequence[Answer], judge: Judge, *, scene: Scene) -> Read:
+def _judged(own: Turn, answers: Sequence[Answer], judge: Judge, *, scene: ComparisonContext) -> Read:
     """Groups as a judge sees them: each message joins the first group whose first message it is the same as."""
     leaders: list[Turn] = []
-    group: dict[Action, int] = {}
+    group: dict[MessageAction, int] = {}
     for turn in (own, *(answer.turn for answer in answers)):
-        action = canonical(turn, scene)
+        action = canonical_action(turn, scene)
         if not action.parts or action in group:
             continue
         found = next((number for number, leader in enumerate(leaders) if judge.same(leader, turn)), len(leaders))
         if found == len(leaders):
             leaders.append(turn)
         group[action] = found
-    return lambda turn: str(group[action]) if (action := canonical(turn, scene)).parts else ""
+    return lambda turn: str(group[action]) if (action := canonical_action(turn, scene)).parts else ""
 
 
 def _weigh(
     own: Turn,
     others: Sequence[Answer],
     read: Read,
-    told: Callable[..., Verdict],
+    told: Callable[..., Agreement],
     *,
     min_families: int,
     after_error: bool,
     erred: bool,
-) -> Verdict:
+) -> Agreement:
     """The verdict of one tier."""
     done, votes = read(own), supporters(others, read)
     own_families = votes.get(done, frozenset())
@@ -258,8 +260,8 @@ def supporters(answers: Sequence[Answer], read: Read) -> dict[Hashable, frozense
 
 def _commonest(answers: Sequence[Answer]) -> Answer:
     """The answer whose very action most of them gave; of equals the first."""
-    counts = Counter(canonical(answer.turn) for answer in answers)
-    return max(answers, key=lambda answer: counts[canonical(answer.turn)])
+    counts = Counter(canonical_action(answer.turn) for answer in answers)
+    return max(answers, key=lambda answer: counts[canonical_action(answer.turn)])
 
 
 def _sorted(families: frozenset[str]) -> tuple[str, ...]:

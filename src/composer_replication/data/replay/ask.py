@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 
 from composer_replication.core.site import Anchor, Answer, Preference
 from composer_replication.core.trace import Session, Turn
-from composer_replication.data.replay.actions import canonical, scene_of
-from composer_replication.data.replay.agree import Judge, Place, Tier, Verdict, weigh_place
-from composer_replication.data.replay.evidence import GAP, spoken_against
-from composer_replication.data.replay.families import family_of as maker_of
+from composer_replication.data.replay.actions import canonical_action, comparison_context
+from composer_replication.data.replay.agree import Agreement, AnsweredTurn, Judge, Tier, weigh_place
+from composer_replication.data.replay.counter_evidence import GAP, spoken_against
+from composer_replication.data.replay.model_families import family_of as maker_of
 
 Ask = Callable[[Session, int], tuple[Answer, ...] | None]
 """The asker: what each teacher would do at turn `turn` of a session, given the context the student had; None = nobody was asked."""
@@ -32,7 +32,7 @@ Gap = Callable[[Session, int, Turn], float | None]
 class NoResult:
     """Neither a preference nor an anchor at a turn.
 
-    Reasons: those of `Verdict`, and copied, interrupted, not_asked, chosen_fails, no_evidence.
+    Reasons: those of `Agreement`, and copied, interrupted, not_asked, chosen_fails, no_evidence.
     """
 
     session_id: str
@@ -48,7 +48,7 @@ class Asked:
     turn: int
     answers: tuple[Answer, ...]
     result: Preference | Anchor | NoResult
-    place: Place | None = None
+    place: AnsweredTurn | None = None
 
     @property
     def outcome(self) -> str:
@@ -70,7 +70,7 @@ def replay(
     gap: Gap = lambda session, turn, chosen: None,
     need_evidence: bool = False,
     tiers: Sequence[Tier] = ("exact",),
-    judge: Callable[[Place], Judge | None] = lambda place: None,
+    judge: Callable[[AnsweredTurn], Judge | None] = lambda place: None,
 ) -> Iterator[Asked]:
     """Every assistant turn of every session, in order, with its answers and what they amount to.
 
@@ -112,14 +112,14 @@ def place_of(
     *,
     family_of: Callable[[str | None], str] = maker_of,
     errors: frozenset[int] | None = None,
-) -> Place:
+) -> AnsweredTurn:
     """A turn with its answers and with all that is weighed beside them; `errors` are the session's failed turns, where they are known."""
-    return Place(
+    return AnsweredTurn(
         session_id=session.id,
         turn=turn,
         own=session.turns[turn],
         answers=tuple(answers),
-        scene=scene_of(session, turn),
+        scene=comparison_context(session, turn),
         own_family=family_of(session.turns[turn].author),
         after_error=follows_error(session, turn),
         erred=turn in (failed_turns(session) if errors is None else errors),
@@ -147,14 +147,14 @@ def why_not_asked(session: Session, number: int) -> str:
     turns: tuple[Turn, ...] = session.turns
     if number < session.copied:
         return "copied"
-    if not canonical(turns[number]).parts:
+    if not canonical_action(turns[number]).parts:
         return "no_text_or_call"
     if number + 1 < len(turns) and turns[number + 1].is_interrupt:
         return "interrupted"
     return ""
 
 
-def _result(session: Session, number: int, verdict: Verdict) -> Preference | Anchor | NoResult:
+def _result(session: Session, number: int, verdict: Agreement) -> Preference | Anchor | NoResult:
     if verdict.outcome == "pair" and verdict.chosen is not None:
         return Preference(
             session_id=session.id, turn=number, chosen=verdict.chosen.turn, teachers=verdict.teachers, evidence=verdict.record()

@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from composer_replication.core.site import Answer
-from composer_replication.data.replay.actions import canonical
-from composer_replication.data.replay.agree import Place, Verdict
+from composer_replication.data.replay.actions import canonical_action
+from composer_replication.data.replay.agree import Agreement, AnsweredTurn
 
 MAX_NULL_SHARE = 0.5
 """A null rate above this share of the true one is no collapse: most of the pairs would come of any answers."""
 
 
-Weigh = Callable[[Place], Verdict]
+Weigh = Callable[[AnsweredTurn], Agreement]
 """`agree` with the settings of a replay, e.g. partial(weigh_place, min_families=3)."""
 
 
@@ -46,7 +46,7 @@ class NullTest:
         return self.null_pairs / self.places if self.places else 0.0
 
 
-def null_test(places: Sequence[Place], *, weigh: Weigh, seed: int, rounds: int = 5) -> NullTest:
+def null_test(places: Sequence[AnsweredTurn], *, weigh: Weigh, seed: int, rounds: int = 5) -> NullTest:
     """Deal every teacher's answers to other places, each teacher's apart, and weigh again.
 
     Each teacher keeps its own habits, and only the link to the place is gone: what remains of the pairs is what its habits alone would
@@ -62,7 +62,7 @@ def null_test(places: Sequence[Place], *, weigh: Weigh, seed: int, rounds: int =
     )
 
 
-def shuffled(places: Sequence[Place], *, seed: int) -> list[Place]:
+def shuffled(places: Sequence[AnsweredTurn], *, seed: int) -> list[AnsweredTurn]:
     """The places with every teacher's answers dealt anew: to another place, and where it can be to one of another session.
 
     Evidence stays where it was: it says something about the student's action, not about the answers.
@@ -105,7 +105,7 @@ class LeftOut:
     lost: int
 
 
-def leave_one_out(places: Sequence[Place], *, weigh: Weigh) -> tuple[LeftOut, ...]:
+def leave_one_out(places: Sequence[AnsweredTurn], *, weigh: Weigh) -> tuple[LeftOut, ...]:
     """Weigh again without each family in turn: pairs that hang on one family show as lost, and those that it prevented as new.
 
     `weigh` has to ask for one family less than there are, or without any of them there are no pairs at all.
@@ -130,6 +130,6 @@ def leave_one_out(places: Sequence[Place], *, weigh: Weigh) -> tuple[LeftOut, ..
     return tuple(report)
 
 
-def _pairs(places: Sequence[Place], weigh: Weigh) -> Mapping[tuple[str, int], object]:
+def _pairs(places: Sequence[AnsweredTurn], weigh: Weigh) -> Mapping[tuple[str, int], object]:
     verdicts = (((place.session_id, place.turn), weigh(place), place.scene) for place in places)
-    return {key: canonical(v.chosen.turn, scene) for key, v, scene in verdicts if v.outcome == "pair" and v.chosen is not None}
+    return {key: canonical_action(v.chosen.turn, scene) for key, v, scene in verdicts if v.outcome == "pair" and v.chosen is not None}

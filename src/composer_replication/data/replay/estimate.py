@@ -13,14 +13,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from composer_replication.core.config.rollouts import ReplaySettings
+from composer_replication.core.config.rollout_settings import ReplaySettings
 from composer_replication.core.redact import Redactor
 from composer_replication.core.teacher import Teacher, request_key, worst_usd
 from composer_replication.core.trace import Session
 from composer_replication.data.replay.ask import failed_turns, place_of
-from composer_replication.data.replay.gate import no_pair_for
-from composer_replication.data.replay.gather import Asking, Steps, requests_of
+from composer_replication.data.replay.gather import Asking, Steps, teacher_requests
 from composer_replication.data.replay.judging import longest_request, most_questions
+from composer_replication.data.replay.price_gate import no_pair_for
 
 USUAL_ANSWER_TOKENS = 300
 USUAL_QUESTION_TOKENS = 4_000
@@ -83,7 +83,7 @@ def estimate(
     for session in sessions:
         num_sessions += 1
         errors = failed_turns(session)
-        for asking in requests_of(session, steps(session), settings=settings, redactor=redactor):
+        for asking in teacher_requests(session, steps(session), settings=settings, redactor=redactor):
             if not asking.prompt.fits or not asking.prompt.turns:
                 too_long += 1
                 continue

@@ -20,22 +20,22 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from composer_replication.core.config.rollouts import ReplaySettings
+from composer_replication.core.config.rollout_settings import ReplaySettings
 from composer_replication.core.errors import BudgetError, ComposerError, TeacherError
 from composer_replication.core.redact import Redactor
 from composer_replication.core.site import Answer
-from composer_replication.core.teacher import REFUSED, Bought, Reply, Request, Teacher
+from composer_replication.core.teacher import REFUSED, Bought, Request, Teacher, TeacherReply
 from composer_replication.core.trace import Session, Turn
 from composer_replication.data.ingestion.redaction import redact_session
-from composer_replication.data.replay.agree import Place, Tier
+from composer_replication.data.replay.agree import AnsweredTurn, Tier
 from composer_replication.data.replay.ask import failed_turns, place_of
-from composer_replication.data.replay.families import who_answered
-from composer_replication.data.replay.gate import agrees, no_pair_for, still_open, usable
-from composer_replication.data.replay.prompt import Budget, Prompt, Prompts
-from composer_replication.data.replay.steps import Step
+from composer_replication.data.replay.model_families import who_answered
+from composer_replication.data.replay.price_gate import agrees, no_pair_for, still_open, usable
+from composer_replication.data.replay.prompt import PromptBudget, Prompts, TrimmedPrompt
+from composer_replication.data.replay.steps import ReplayStep
 from composer_replication.data.teachers.asking import Asker
 
-Steps = Callable[[Session], Sequence[Step]]
+Steps = Callable[[Session], Sequence[ReplayStep]]
 Refuse = Callable[[Session, Turn], str]
 """What is wrong with an answer by itself, "" where nothing is, e.g. what a curation recipe has against it."""
 _Answered = list[tuple[int, tuple[Answer, ...]]]
@@ -55,9 +55,9 @@ class Gathered:
 class _Open:
     """A step on its way from teacher to teacher."""
 
-    step: Step
+    step: ReplayStep
     request: Request
-    place: Place
+    place: AnsweredTurn
     closed: bool = False
 
 
@@ -66,9 +66,9 @@ class Asking:
     """One step as it will be asked: what every teacher is shown."""
 
     session: Session
-    step: Step
+    step: ReplayStep
     request: Request
-    prompt: Prompt
+    prompt: TrimmedPrompt
 
 
 def place_name(session: Session, turn: int) -> str:
@@ -76,12 +76,12 @@ def place_name(session: Session, turn: int) -> str:
     return f"{session.id}:{turn}:-"
 
 
-def requests_of(session: Session, steps: Sequence[Step], *, settings: ReplaySettings, redactor: Redactor) -> Iterator[Asking]:
+def teacher_requests(session: Session, steps: Sequence[ReplayStep], *, settings: ReplaySettings, redactor: Redactor) -> Iterator[Asking]:
     """What is sent about each step of one session, trimmed and without secrets."""
     if not steps:
         return
     clean = redact_session(session, redactor)
-    budget = Budget(max_tokens=settings.max_prompt_tokens, head_tokens=settings.head_tokens, tail_tokens=settings.tail_tokens)
+    budget = PromptBudget(max_tokens=settings.max_prompt_tokens, head_tokens=settings.head_tokens, tail_tokens=settings.tail_tokens)
     prompts = Prompts(clean, budget=budget)
     for step in steps:
         prompt = prompts.at(step.turn)
@@ -96,7 +96,7 @@ def requests_of(session: Session, steps: Sequence[Step], *, settings: ReplaySett
 
 
 @dataclass(slots=True, kw_only=True)
-class _Run:
+class _GatherCall:
     """One call of `gather`: what is shared between its sessions."""
 
     teachers: Sequence[Teacher]
@@ -114,7 +114,7 @@ class _Run:
         """All steps of one session; the teachers are stations, each with its own queue."""
         opened: list[_Open] = []
         errors = failed_turns(session)
-        for asking in requests_of(session, self.steps(session), settings=self.settings, redactor=self.redactor):
+        for asking in teacher_requests(session, self.steps(session), settings=self.settings, redactor=self.redactor):
             if not asking.prompt.fits or not asking.prompt.turns:
                 self.counts["prompt_too_long" if asking.prompt.turns else "no_context"] += 1
                 continue
@@ -189,7 +189,7 @@ class _Run:
             self.counts[reason] += 1
             one.closed = True
 
-    def _why_closed(self, place: Place, rank: int) -> str:
+    def _why_closed(self, place: AnsweredTurn, rank: int) -> str:
         """Why the teacher of this rank is not worth its price at a place; "" where it is."""
         settings, families = self.settings, {teacher.family for teacher in self.teachers} - {place.own_family}
         how = {"num_families": len(families), "min_families": settings.min_families, "need_evidence": settings.need_evidence}
@@ -203,7 +203,7 @@ class _Run:
         open_ = still_open(place, left=left, min_families=settings.min_families, min_confidence=least, tiers=self._tiers(place))
         return "" if open_ else "settled"
 
-    def _agrees(self, place: Place) -> bool:
+    def _agrees(self, place: AnsweredTurn) -> bool:
         first = place.answers[0]
         return (
             first.family != place.own_family
@@ -211,7 +211,7 @@ class _Run:
             and agrees(place, first, tiers=self._tiers(place))
         )
 
-    def _tiers(self, place: Place) -> Sequence[Tier]:
+    def _tiers(self, place: AnsweredTurn) -> Sequence[Tier]:
         """The tiers that a place is weighed by: a judge has no say over its own family."""
         return [tier for tier in self.settings.tiers if tier != "judge" or self.judge_family != place.own_family]
 
@@ -243,7 +243,7 @@ def answer_of(teacher: Teacher, request: Request, bought: Bought) -> Answer:
     )
 
 
-def family_that_answered(teacher: Teacher, reply: Reply) -> str:
+def family_that_answered(teacher: Teacher, reply: TeacherReply) -> str:
     """The family whose vote a reply is; a teacher without a model in its identity, e.g. a script, answers itself."""
     asked = teacher.identity.get("model")
     if not isinstance(asked, str):
@@ -271,7 +271,7 @@ async def gather(
     more is sent; calls in flight are waited for, what was bought earlier is looked up, and `stopped` says why.
     """
     how = {"teachers": teachers, "asker": asker, "steps": steps, "settings": settings, "redactor": redactor}
-    run = _Run(**how, refuse=refuse, gaps=gaps, judge_family=judge_family)
+    run = _GatherCall(**how, refuse=refuse, gaps=gaps, judge_family=judge_family)
     done: dict[int, tuple[str, _Answered]] = {}
     rest = iter(enumerate(sessions))
 

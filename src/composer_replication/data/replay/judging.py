@@ -19,17 +19,17 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from composer_replication.core.config.rollouts import ReplaySettings
+from composer_replication.core.config.rollout_settings import ReplaySettings
 from composer_replication.core.errors import BudgetError, ComposerError, TeacherError
 from composer_replication.core.redact import Redactor
-from composer_replication.core.teacher import Reply, Request, Teacher
+from composer_replication.core.teacher import Request, Teacher, TeacherReply
 from composer_replication.core.trace import HARNESS, Session, Text, Turn
-from composer_replication.data.hints.windows import call_names, cut, shown_turn
+from composer_replication.data.hints.windows import call_names, cut_middle, shown_turn
 from composer_replication.data.ingestion.redaction import redact_session
-from composer_replication.data.replay.actions import Action, canonical
-from composer_replication.data.replay.agree import Judge, Place, weigh_place
-from composer_replication.data.replay.gate import worth_judging
+from composer_replication.data.replay.actions import MessageAction, canonical_action
+from composer_replication.data.replay.agree import AnsweredTurn, Judge, weigh_place
 from composer_replication.data.replay.gather import family_that_answered
+from composer_replication.data.replay.price_gate import worth_judging
 from composer_replication.data.teachers.asking import Asker
 
 CONTEXT_MESSAGES, CONTEXT_BYTES, MESSAGE_BYTES = 8, 8_000, 8_000
@@ -50,12 +50,12 @@ SCHEMA = {
     "required": ["same"],
     "properties": {"same": {"type": ["boolean", "null"]}},
 }
-_Both = frozenset[Action]
+_Both = frozenset[MessageAction]
 _Key = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class JudgeResult:
     """What the judge said by place, what each place cost, how often it was asked, and why it stopped early, if it did."""
 
     name: str
@@ -65,7 +65,7 @@ class Judged:
     counts: Mapping[str, int] = field(default_factory=dict)
     stopped: ComposerError | None = None
 
-    def at(self, place: Place) -> Judge:
+    def at(self, place: AnsweredTurn) -> Judge:
         """The judge at one place; what it was not asked there is undecided."""
         key = (place.session_id, place.turn)
         said = self.said.get(key, {})
@@ -75,20 +75,20 @@ class Judged:
 
 async def judge_places(
     sessions: Iterable[Session],
-    places: Iterable[Place],
+    places: Iterable[AnsweredTurn],
     teacher: Teacher,
     *,
     asker: Asker,
     settings: ReplaySettings,
     redactor: Redactor,
     gaps: bool = False,
-) -> Judged:
+) -> JudgeResult:
     """Ask the judge wherever its word could make a pair; see the head of this module. What it says is kept in the asker's ledger.
 
     Where the ceiling leaves no room, or its key is not accepted, nothing more is sent, and what was not judged is undecided.
     """
-    run = _Run(teacher, asker, settings, redactor)
-    by_session: dict[str, list[Place]] = defaultdict(list)
+    run = _JudgeCall(teacher, asker, settings, redactor)
+    by_session: dict[str, list[AnsweredTurn]] = defaultdict(list)
     for place in places:
         how = {"min_families": settings.min_families, "need_evidence": settings.need_evidence, "gaps": gaps}
         if worth_judging(place, **how):
@@ -98,10 +98,10 @@ async def judge_places(
             clean = redact_session(session, redactor)
             await asyncio.gather(*(run.place(clean, place) for place in found))
     said, usd, counts = dict(run.said), dict(run.usd), dict(sorted(run.counts.items()))
-    return Judged(name=teacher.name, family=teacher.family, said=said, usd=usd, counts=counts, stopped=run.stopped)
+    return JudgeResult(name=teacher.name, family=teacher.family, said=said, usd=usd, counts=counts, stopped=run.stopped)
 
 
-class _Run:
+class _JudgeCall:
     """One call of `judge_places`."""
 
     def __init__(self, teacher: Teacher, asker: Asker, settings: ReplaySettings, redactor: Redactor) -> None:
@@ -111,13 +111,13 @@ class _Run:
         self.counts: Counter[str] = Counter()
         self.stopped: ComposerError | None = None
 
-    async def place(self, clean: Session, place: Place) -> None:
+    async def place(self, clean: Session, place: AnsweredTurn) -> None:
         """Weigh, ask what was missing, and weigh again, until nothing is missing."""
         said = self.said[(place.session_id, place.turn)]
         while self.stopped is None and (missing := self._missing(place, said)) is not None:
             said[_both(*missing, place)] = await self._ask(clean, place, missing)
 
-    def _missing(self, place: Place, said: Mapping[_Both, bool | None]) -> tuple[Turn, Turn] | None:
+    def _missing(self, place: AnsweredTurn, said: Mapping[_Both, bool | None]) -> tuple[Turn, Turn] | None:
         """The first two messages of which nothing was said yet and agree.py wants to know."""
         missing: list[tuple[Turn, Turn]] = []
 
@@ -131,7 +131,7 @@ class _Run:
         weigh_place(place, min_families=self.settings.min_families, tiers=self.settings.tiers, judge=judge)
         return missing[0] if missing else None
 
-    async def _ask(self, clean: Session, place: Place, two: tuple[Turn, Turn]) -> bool | None:
+    async def _ask(self, clean: Session, place: AnsweredTurn, two: tuple[Turn, Turn]) -> bool | None:
         request = request_of(clean, place, two, settings=self.settings, redactor=self.redactor)
         if request is None:
             self.counts["too long"] += 1
@@ -153,7 +153,7 @@ class _Run:
         return said
 
 
-def request_of(clean: Session, place: Place, two: Sequence[Turn], *, settings: ReplaySettings, redactor: Redactor) -> Request | None:
+def request_of(clean: Session, place: AnsweredTurn, two: Sequence[Turn], *, settings: ReplaySettings, redactor: Redactor) -> Request | None:
     """What the judge is shown of two messages at a place of a redacted session; None where one is too long to be shown whole."""
     names = call_names(clean)
     turns = clean.context(place.turn)[-CONTEXT_MESSAGES:]
@@ -161,7 +161,7 @@ def request_of(clean: Session, place: Place, two: Sequence[Turn], *, settings: R
     shown = sorted(_shown(turn, redactor) for turn in two)  # an order of their own: it does not tell which one is the student's
     if any(len(text.encode("utf-8", "surrogatepass")) > MESSAGE_BYTES for text in shown):
         return None
-    text = f"The end of the conversation:\n\n{cut(seen, CONTEXT_BYTES)}\n\nMessage A:\n\n{shown[0]}\n\nMessage B:\n\n{shown[1]}"
+    text = f"The end of the conversation:\n\n{cut_middle(seen, CONTEXT_BYTES)}\n\nMessage A:\n\n{shown[0]}\n\nMessage B:\n\n{shown[1]}"
     return Request(
         turns=(
             Turn(role="system", author=HARNESS, blocks=(Text(INSTRUCTIONS),)),
@@ -179,10 +179,10 @@ def _shown(turn: Turn, redactor: Redactor) -> str:
     return redactor.text("\n".join([*([turn.text] if turn.text else []), *calls]))
 
 
-def read_word(reply: Reply) -> bool | None:
+def read_word(reply: TeacherReply) -> bool | None:
     """What a judge says: strict JSON with the one field `same`, a fence around it taken off; None for everything else.
 
-    >>> read_word(Reply(turn=Turn(role="assistant", author="m", blocks=(Text('{"same": true}'),))))
+    >>> read_word(TeacherReply(turn=Turn(role="assistant", author="m", blocks=(Text('{"same": true}'),))))
     True
     """
     if reply.problem or reply.turn.calls:
@@ -214,5 +214,5 @@ def longest_request(settings: ReplaySettings) -> Request:
     return Request(turns=turns, max_tokens=settings.max_answer_tokens, schema=SCHEMA)
 
 
-def _both(one: Turn, other: Turn, place: Place) -> _Both:
-    return frozenset((canonical(one, place.scene), canonical(other, place.scene)))
+def _both(one: Turn, other: Turn, place: AnsweredTurn) -> _Both:
+    return frozenset((canonical_action(one, place.scene), canonical_action(other, place.scene)))

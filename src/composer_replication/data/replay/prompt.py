@@ -1,6 +1,6 @@
 """What a teacher is shown: the context that the student had, trimmed to a budget, never anything from after the message.
 
-    prompts = Prompts(session, budget=Budget(max_tokens=32_000, head_tokens=4_000, tail_tokens=8_000))
+    prompts = Prompts(session, budget=PromptBudget(max_tokens=32_000, head_tokens=4_000, tail_tokens=8_000))
     prompt = prompts.at(41)
     prompt.turns, prompt.tokens, prompt.results_cut, prompt.messages_left_out
 
@@ -31,7 +31,7 @@ SHORT_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class PromptBudget:
     """How long a prompt may be, and how much of its beginning and end stays, in estimated tokens; see replay.max_prompt_tokens."""
 
     max_tokens: int
@@ -40,7 +40,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
+class TrimmedPrompt:
     """The messages shown, their estimated tokens, and how much was cut; `fits` is False where even that is over the budget."""
 
     turns: tuple[Turn, ...]
@@ -53,30 +53,30 @@ class Prompt:
 class Prompts:
     """The prompts of one session; sizes of messages are counted once."""
 
-    def __init__(self, session: Session, *, budget: Budget) -> None:
+    def __init__(self, session: Session, *, budget: PromptBudget) -> None:
         self._session, self._budget = session, budget
         self._shown: dict[int, tuple[Turn, int]] = {}
         self._short: dict[int, tuple[Turn, int, int]] = {}
 
-    def at(self, turn: int) -> Prompt:
+    def at(self, turn: int) -> TrimmedPrompt:
         """The prompt for a message: what was in view when it was written."""
         cleared = bool(self._session.segment_of(turn).cleared)
         whole = [self._whole(index, turn, cleared) for index in self._session.context_indices(turn)]
         total = sum(size for _, size in whole)
         if total <= self._budget.max_tokens:
-            return Prompt(turns=tuple(shown for shown, _ in whole if shown.blocks), tokens=total)
+            return TrimmedPrompt(turns=tuple(shown for shown, _ in whole if shown.blocks), tokens=total)
         return self._trimmed([shown for shown, _ in whole], [size for _, size in whole])
 
     def _whole(self, index: int, at: int, cleared: bool) -> tuple[Turn, int]:
         if cleared:
             shown = without_thinking(self._session.seen(index, at=at))
-            return shown, tokens_of(shown)
+            return shown, estimate_message_tokens(shown)
         if index not in self._shown:
             shown = without_thinking(self._session.turns[index])
-            self._shown[index] = shown, tokens_of(shown)
+            self._shown[index] = shown, estimate_message_tokens(shown)
         return self._shown[index]
 
-    def _trimmed(self, turns: list[Turn], sizes: list[int]) -> Prompt:
+    def _trimmed(self, turns: list[Turn], sizes: list[int]) -> TrimmedPrompt:
         budget = self._budget
         ends = list(accumulate(sizes))
         head = _head_end(turns)
@@ -86,14 +86,14 @@ class Prompts:
         front = [cut_texts(turn, budget.head_tokens // max(1, head)) for turn in turns[:head]]
         middle = [cut_results(turn, SHORT_CHARS) for turn in turns[head:tail]]
         end = [cut_texts(turn, budget.max_tokens // 4) for turn in turns[tail:]]
-        fixed = sum(map(tokens_of, (*front, *end)))
-        sizes = [tokens_of(turn) for turn in middle]
+        fixed = sum(map(estimate_message_tokens, (*front, *end)))
+        sizes = [estimate_message_tokens(turn) for turn in middle]
         gone = _left_out(middle, sizes, room=budget.max_tokens - fixed, step=max(1, budget.max_tokens // 4))
         note = (Turn(role="user", author="harness", blocks=(Text(f"[{gone} earlier messages left out]"),)),) if gone else ()
         shown = (*front, *note, *middle[gone:], *end)
-        tokens = fixed + sum(sizes[gone:]) + sum(map(tokens_of, note))
+        tokens = fixed + sum(sizes[gone:]) + sum(map(estimate_message_tokens, note))
         cut = sum(a != b for a, b in zip((*front, *middle[gone:], *end), (*turns[:head], *turns[head + gone :]), strict=True))
-        return Prompt(
+        return TrimmedPrompt(
             turns=tuple(turn for turn in shown if turn.blocks),
             tokens=tokens,
             results_cut=cut,
@@ -167,10 +167,10 @@ def _shorter(value: Any, limit: int) -> Any:
     return [_shorter(inner, limit) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
-def tokens_of(turn: Turn) -> int:
+def estimate_message_tokens(turn: Turn) -> int:
     """Estimated tokens of a message.
 
-    >>> tokens_of(Turn(role="user", author="human", blocks=(Text("x" * 25),)))
+    >>> estimate_message_tokens(Turn(role="user", author="human", blocks=(Text("x" * 25),)))
     16
     """
     count = 0

@@ -21,21 +21,21 @@ Why = Literal["site", "sampled", "all"]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One message that is asked about, and why, e.g. Step(turn=7, why="site")."""
+class ReplayStep:
+    """One message that is asked about, and why, e.g. ReplayStep(turn=7, why="site")."""
 
     turn: int
     why: Why
 
 
-def choose_steps(session: Session, *, sites: Collection[int] = (), sampled: int = 0, seed: int = 0) -> tuple[Step, ...]:
+def choose_steps(session: Session, *, sites: Collection[int] = (), sampled: int = 0, seed: int = 0) -> tuple[ReplayStep, ...]:
     """The messages at `sites` and `sampled` others, in order. The draw depends on the seed and the session's id alone."""
     open_to = [step.turn for step in all_steps(session) if not follows_error(session, step.turn)]
     others = [number for number in open_to if number not in sites]
     drawn = set(random.Random(f"{seed}:{session.id}").sample(others, min(sampled, len(others))))
-    return tuple(Step(n, "site" if n in sites else "sampled") for n in open_to if n in sites or n in drawn)
+    return tuple(ReplayStep(n, "site" if n in sites else "sampled") for n in open_to if n in sites or n in drawn)
 
 
-def all_steps(session: Session) -> tuple[Step, ...]:
+def all_steps(session: Session) -> tuple[ReplayStep, ...]:
     """Every message that can be asked about, in order."""
-    return tuple(Step(n, "all") for n, turn in enumerate(session.turns) if turn.role == "assistant" and not why_not_asked(session, n))
+    return tuple(ReplayStep(n, "all") for n, turn in enumerate(session.turns) if turn.role == "assistant" and not why_not_asked(session, n))

@@ -59,7 +59,7 @@ def _look(value: Any, schema: Any, *, at: str, root: Mapping[str, Any], depth: i
         return [Misfit(problem=_told(at, value, "is not allowed"))]
     if not isinstance(schema, _OBJECT) or depth > _MAX_DEPTH:
         return [Misfit(unread="a schema that is no object" if depth <= _MAX_DEPTH else "nesting")]
-    spot, found = _Spot(at, root, depth + 1), list[Misfit]()
+    spot, found = _SchemaCursor(at, root, depth + 1), list[Misfit]()
     for keyword, wanted in schema.items():
         if reader := _READERS.get(keyword):
             found += reader(value, wanted, schema, spot)
@@ -69,7 +69,7 @@ def _look(value: Any, schema: Any, *, at: str, root: Mapping[str, Any], depth: i
 
 
 @dataclass(frozen=True, slots=True)
-class _Spot:
+class _SchemaCursor:
     at: str
     root: Mapping[str, Any]
     depth: int
@@ -95,7 +95,7 @@ _IS: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def _type(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterable[Misfit]:
+def _type(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _SchemaCursor) -> Iterable[Misfit]:
     names = wanted if isinstance(wanted, list) else [wanted]
     if not names or not all(isinstance(name, str) and name in _IS for name in names):
         return [Misfit(unread="type")]
@@ -109,7 +109,7 @@ def _plainly_fits(value: Any, schema: Any) -> bool:
     return isinstance(schema, dict) and schema.keys() <= _TYPE_ALONE and str(schema.get("type")) in _IS and _IS[str(schema["type"])](value)
 
 
-def _properties(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterable[Misfit]:
+def _properties(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _SchemaCursor) -> Iterable[Misfit]:
     if not isinstance(wanted, _OBJECT):
         return [Misfit(unread="properties")]
     found = list[Misfit]()
@@ -120,14 +120,14 @@ def _properties(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot)
     return found
 
 
-def _required(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterable[Misfit]:
+def _required(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _SchemaCursor) -> Iterable[Misfit]:
     if not isinstance(wanted, list):
         return [Misfit(unread="required")]
     missing = [name for name in wanted if name not in value] if isinstance(value, _OBJECT) else []
     return [Misfit(problem=f"{spot.at}: " * bool(spot.at) + f"{name!r} is missing") for name in missing]
 
 
-def _additional(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterable[Misfit]:
+def _additional(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _SchemaCursor) -> Iterable[Misfit]:
     known = schema.get("properties", {})
     if not isinstance(value, _OBJECT) or not isinstance(known, _OBJECT) or "patternProperties" in schema:
         return ()  # the last is named as unread by itself
@@ -137,14 +137,14 @@ def _additional(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot)
     return [one for name in more for one in spot.look(value[name], wanted, str(name))]
 
 
-def _items(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterable[Misfit]:
+def _items(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _SchemaCursor) -> Iterable[Misfit]:
     if isinstance(wanted, list):
         return [Misfit(unread="items")]
     items = enumerate(value) if isinstance(value, (list, tuple)) else ()
     return [one for number, item in items for one in spot.look(item, wanted, f"[{number}]")]
 
 
-def _enum(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterable[Misfit]:
+def _enum(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _SchemaCursor) -> Iterable[Misfit]:
     if not isinstance(wanted, list):
         return [Misfit(unread="enum")]
     if any(_same(value, choice) for choice in wanted):
@@ -153,7 +153,7 @@ def _enum(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> It
     return [Misfit(problem=_told(spot.at, value, f"is none of {choices}"))]
 
 
-def _const(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterable[Misfit]:
+def _const(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _SchemaCursor) -> Iterable[Misfit]:
     return _enum(value, [wanted], schema, spot)
 
 
@@ -162,7 +162,7 @@ def _same(one: Any, other: Any) -> bool:
     return isinstance(one, bool) == isinstance(other, bool) and one == other
 
 
-def _any_of(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterable[Misfit]:
+def _any_of(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _SchemaCursor) -> Iterable[Misfit]:
     if not isinstance(wanted, list) or not wanted:
         return [Misfit(unread="anyOf")]
     tried = [spot.look(value, choice) for choice in wanted]
@@ -172,11 +172,11 @@ def _any_of(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> 
     return open_ones or [Misfit(problem=_told(spot.at, value, "fits none of its alternatives"))]
 
 
-def _all_of(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterable[Misfit]:
+def _all_of(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _SchemaCursor) -> Iterable[Misfit]:
     return [one for choice in (wanted if isinstance(wanted, list) else ()) for one in spot.look(value, choice)]
 
 
-def _ref(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterable[Misfit]:
+def _ref(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _SchemaCursor) -> Iterable[Misfit]:
     inner: Any = spot.root
     path = str(wanted)
     for key in path.removeprefix("#/").split("/") if path.startswith("#/") else ("",):
@@ -185,7 +185,7 @@ def _ref(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Ite
 
 
 def _bound(size: Callable[[Any], Any], beyond: Callable[[Any, Any], bool], words: str) -> _Reader:
-    def read(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _Spot) -> Iterable[Misfit]:
+    def read(value: Any, wanted: Any, schema: Mapping[str, Any], spot: _SchemaCursor) -> Iterable[Misfit]:
         measured = size(value)
         if not _IS["number"](wanted):
             return [Misfit(unread=words)]
@@ -195,7 +195,7 @@ def _bound(size: Callable[[Any], Any], beyond: Callable[[Any, Any], bool], words
     return read
 
 
-_Reader = Callable[[Any, Any, Mapping[str, Any], _Spot], Iterable[Misfit]]
+_Reader = Callable[[Any, Any, Mapping[str, Any], _SchemaCursor], Iterable[Misfit]]
 
 
 def _number(value: Any) -> float | None:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 from composer_replication.core.site import Category, Site
 from composer_replication.core.trace import CallRef, Session, ToolResult
+from composer_replication.data.sites.call_verdict import is_error, judge
 from composer_replication.data.sites.hindsight import with_hindsight
-from composer_replication.data.sites.judge import is_error, judge
-from composer_replication.data.sites.repeats import canonical, find_repeats
+from composer_replication.data.sites.repeats import canonical_arguments, find_repeats
 from composer_replication.data.sites.shell import parse, shell_command
 from composer_replication.data.sites.shell_errors import failing_lines, malformed, split_exit_code
 from composer_replication.data.sites.verdict import Verdict, quote
@@ -101,7 +101,7 @@ def hidden_error(session: Session) -> Iterator[Site]:
             yield make_site(session, ref, with_hindsight(session, ref, verdict), detector="hidden_error", evidence=turn)
 
 
-def repeated_call(session: Session) -> Iterator[Site]:
+def find_repeated_calls(session: Session) -> Iterator[Site]:
     """Reading calls made again with equal arguments while the first answer is in view and nothing can have changed it.
 
     What counts as a repeat, and what in between excuses it, stands in `data/sites/repeats.py`.
@@ -109,5 +109,5 @@ def repeated_call(session: Session) -> Iterator[Site]:
     answered = {ref.call.id: turn for ref, _, turn in answered_calls(session)}
     for ref in find_repeats(session):
         if ref.call.id in answered:
-            verdict = Verdict(category="mistake", kind="repeated_call", detail=quote(f"{ref.call.name} {canonical(ref.call)}"))
+            verdict = Verdict(category="mistake", kind="repeated_call", detail=quote(f"{ref.call.name} {canonical_arguments(ref.call)}"))
             yield make_site(session, ref, verdict, detector="repeated_call", evidence=answered[ref.call.id])

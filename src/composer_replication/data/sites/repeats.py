@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from composer_replication.core.trace import CallRef, Segment, Session, ToolCall
-from composer_replication.data.sites.judge import is_error
+from composer_replication.data.sites.call_verdict import is_error
 from composer_replication.data.sites.shell import Simple, parse, shell_command
 from composer_replication.data.sites.shell_rules import word_set
 
@@ -58,7 +58,7 @@ class _Repeats:
         self.last_barrier: list[int] = []
         for index, turn in enumerate(session.turns):
             reading = [call for call in turn.calls if only_reads(call)]
-            self.keys.append([((call.name, canonical(call)), call) for call in reading])
+            self.keys.append([((call.name, canonical_arguments(call)), call) for call in reading])
             self.barriers.append(turn.role in ("user", "system") or len(reading) < len(turn.calls))
             self.last_barrier.append(index if self.barriers[-1] else self.last_barrier[-1] if index else -1)
 
@@ -117,10 +117,10 @@ def find_repeats(session: Session) -> Iterator[CallRef]:
         yield from repeats.of_segment(segment)
 
 
-def canonical(call: ToolCall) -> str:
+def canonical_arguments(call: ToolCall) -> str:
     """The arguments in one spelling: keys sorted, blanks trimmed, without the words that only describe the call.
 
-    >>> canonical(ToolCall("c", "Bash", {"description": "list", "command": " ls "}))
+    >>> canonical_arguments(ToolCall("c", "Bash", {"description": "list", "command": " ls "}))
     '{"command":"ls"}'
     """
     kept = {k: v.strip() if isinstance(v, str) else v for k, v in call.arguments.items() if k not in ("description", "timeout")}
@@ -129,7 +129,7 @@ def canonical(call: ToolCall) -> str:
 
 def same_call(one: ToolCall, other: ToolCall) -> bool:
     """Whether two calls ask the same of the same tool."""
-    return one.name == other.name and canonical(one) == canonical(other)
+    return one.name == other.name and canonical_arguments(one) == canonical_arguments(other)
 
 
 def only_reads(call: ToolCall) -> bool:

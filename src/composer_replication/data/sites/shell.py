@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any
 
 from composer_replication.data.sites.shell_rules import word_set
-from composer_replication.data.sites.words import MAX_DEPTH, OpenQuoteError, Operator, Word, split
+from composer_replication.data.sites.shell_words import MAX_DEPTH, OpenQuoteError, Operator, ShellWord, split
 
 SHELL_TOOLS = word_set("""
     Bash bash shell sh exec exec_command local_shell run_shell_command execute_bash terminal run_terminal_cmd run_command execute_command
@@ -143,12 +143,12 @@ def parse(command: str) -> Command:
     return Command(text, tuple(reader.simple), tuple(reader.operators))
 
 
-def _tokens(text: str) -> list[Word | Operator]:
+def _tokens(text: str) -> list[ShellWord | Operator]:
     try:
         return split(text)
     except OpenQuoteError:  # the words are still worth having, and none of them is certain
         parts = re.split(r"[ \t\r]+|(?<=[;|&\n])|(?=[;|&\n])", text)
-        return [Operator(part) if re.fullmatch(r"[;|&\n]", part) else Word(part, expands=True) for part in parts if part]
+        return [Operator(part) if re.fullmatch(r"[;|&\n]", part) else ShellWord(part, expands=True) for part in parts if part]
 
 
 class _Reader:
@@ -158,11 +158,11 @@ class _Reader:
         self.simple, self.operators = list[Simple](), list[str]()
 
     def read(self, text: str, *, depth: int) -> None:
-        words: list[Word] = []
-        redirects: list[tuple[str, Word]] = []
+        words: list[ShellWord] = []
+        redirects: list[tuple[str, ShellWord]] = []
         wanting, before, inner = "", ";", depth
         for token in (*_tokens(text), Operator(";")):
-            if isinstance(token, Word):
+            if isinstance(token, ShellWord):
                 if depth < MAX_DEPTH:
                     for command in token.commands:
                         self.operators.append("(")
@@ -182,7 +182,7 @@ class _Reader:
                 self.operators.append(token.text)
         self.operators.pop()
 
-    def _close(self, words: list[Word], redirects: list[tuple[str, Word]], *, depth: int, before: str) -> None:
+    def _close(self, words: list[ShellWord], redirects: list[tuple[str, ShellWord]], *, depth: int, before: str) -> None:
         first, wrappers = _program_at([w.text for w in words])
         if first is None:
             return

@@ -17,7 +17,7 @@ _TAG = re.compile(r"^\s*<tool_use_error>|</tool_use_error>\s*$|^\s*(?:Error: )+"
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ErrorPattern:
     """A pattern over the opening of a result, and what it means."""
 
     category: Category
@@ -25,12 +25,12 @@ class Rule:
     pattern: re.Pattern[str]
 
 
-def _rule(category: Category, kind: str, pattern: str) -> Rule:
-    return Rule(category, kind, re.compile(pattern, re.IGNORECASE))
+def _rule(category: Category, kind: str, pattern: str) -> ErrorPattern:
+    return ErrorPattern(category, kind, re.compile(pattern, re.IGNORECASE))
 
 
 # Stands above every other rule, for every tool: none of these is about what the model wrote.
-NOT_THE_MODEL: tuple[Rule, ...] = (
+NOT_THE_MODEL: tuple[ErrorPattern, ...] = (
     _rule(
         "rejected",
         "user_rejected",
@@ -65,14 +65,14 @@ NOT_THE_MODEL: tuple[Rule, ...] = (
 )
 
 # Words of the agent's own policy. They are looked for only where the agent tagged its refusal: elsewhere they may be a tool's output.
-AGENT_POLICY: tuple[Rule, ...] = (
+AGENT_POLICY: tuple[ErrorPattern, ...] = (
     _rule("permission", "blocked", r"^Blocked: "),
     _rule("permission", "plan_mode", r"^(?:You are |Claude is )?not in plan mode\b"),
     _rule("environment", "shell_gone", r"^Shell (?:\S+ )?is not running\b"),
 )
 
 # The call reached a tool (or none) and was refused because of what it says.
-CALL_IS_WRONG: tuple[Rule, ...] = (
+CALL_IS_WRONG: tuple[ErrorPattern, ...] = (
     _rule(
         "mistake", "unknown_tool", r"^No such tool available|^(?:Unknown|Unsupported|Invalid) tool\b|^Tool [`'\"]?\S+ (?:was )?not found"
     ),
@@ -155,7 +155,7 @@ def _rejected(text: str) -> bool:
     return found is not None
 
 
-def _first(rules: tuple[Rule, ...], words: str) -> Verdict | None:
+def _first(rules: tuple[ErrorPattern, ...], words: str) -> Verdict | None:
     head = words[:HEAD_CHARS]
     for rule in rules:
         if rule.pattern.search(head):

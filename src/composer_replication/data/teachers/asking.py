@@ -1,6 +1,6 @@
 """The only way to ask a model: the money is booked first, limits are kept, what fails is tried again, every answer is kept.
 
-    asker = Asker(ledger, limits={"openrouter": Limits(at_once=8, per_minute=120)})
+    asker = Asker(ledger, limits={"openrouter": RateLimits(at_once=8, per_minute=120)})
     bought = await asker.ask(teacher, Request(turns=session.context(7), tools=session.tools))
     bought.reply.turn, bought.usd, bought.now         # now = False: it was bought earlier, and nothing was sent
 
@@ -22,7 +22,7 @@ from types import TracebackType
 
 from composer_replication.core.errors import BudgetError, NoSpaceError, TeacherError
 from composer_replication.core.teacher import Bought, Request, Teacher, request_key
-from composer_replication.data.teachers.ledger import Busy, Call, Cost, Ledger
+from composer_replication.data.teachers.ledger import BookedCost, Busy, Call, Ledger
 
 IN_VAIN = 5
 """So many calls at the beginning that may be billed and bring no answer are enough: the next ones would be lost, too."""
@@ -36,10 +36,10 @@ _BOOK_LONGER_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class RateLimits:
     """How fast one provider may be asked; per_minute 0 = no bound.
 
-    Example: Limits(at_once=8, per_minute=120)
+    Example: RateLimits(at_once=8, per_minute=120)
     """
 
     at_once: int = 8
@@ -77,7 +77,7 @@ class Patience:
 class Gate:
     """Lets so many calls through at once, not more often than allowed, and none while the provider asks for quiet."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: RateLimits) -> None:
         self._room = asyncio.Semaphore(limits.at_once)
         self._gap_s = 60.0 / limits.per_minute if limits.per_minute else 0.0
         self._next = 0.0
@@ -107,7 +107,7 @@ class Asker:
     """Asks teachers through one ledger; make one per event loop. Without a ledger only teachers whose answers are not kept can be asked."""
 
     def __init__(
-        self, ledger: Ledger | None, *, limits: Mapping[str, Limits] | None = None, patience: Patience | None = None, seed: int = 0
+        self, ledger: Ledger | None, *, limits: Mapping[str, RateLimits] | None = None, patience: Patience | None = None, seed: int = 0
     ) -> None:
         self._ledger, self.patience = ledger, patience or Patience()
         self._limits, self._gates = dict(limits or {}), dict[str, Gate]()
@@ -131,7 +131,7 @@ class Asker:
         key = request_key(teacher, request)
         if (bought := self._ledger.find(key)) is not None:
             return bought
-        gate = self._gates.setdefault(teacher.provider, Gate(self._limits.get(teacher.provider, Limits())))
+        gate = self._gates.setdefault(teacher.provider, Gate(self._limits.get(teacher.provider, RateLimits())))
         attempt, waited_s = 0, 0.0
         while True:
             attempt += 1
@@ -232,7 +232,7 @@ def _where(teacher: Teacher) -> str:
     return f"{teacher.name} at {teacher.provider}"
 
 
-def _above(teacher: Teacher, *, booked: float, cost: Cost) -> TeacherError:
+def _above(teacher: Teacher, *, booked: float, cost: BookedCost) -> TeacherError:
     if cost.whose == "ours":
         what = f"{teacher.name} answered with more than was asked for (max_tokens, one choice): "
         what += f"${cost.usd:.6g} by our own count, and ${booked:.6g} was booked"

@@ -38,9 +38,9 @@ from composer_replication.core.teacher import (
     MOST_USD,
     Bought,
     Price,
-    Reply,
     Request,
     Teacher,
+    TeacherReply,
     Whose,
     canonical_json,
     prompt_sha,
@@ -104,8 +104,8 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """What is booked for an answer, how that is known, and whose number it is, e.g. Cost(usd=0.003, basis="tokens", whose="ours")."""
+class BookedCost:
+    """What is booked for an answer, how that is known, and whose number it is, e.g. BookedCost(usd=0.003, basis="tokens", whose="ours")."""
 
     usd: float
     basis: Basis
@@ -254,7 +254,7 @@ class Ledger:
             assert made.lastrowid is not None
             return Call(made.lastrowid, worst / NANO)
 
-    def settle(self, call: Call, reply: Reply, *, price: Price) -> Cost:
+    def settle(self, call: Call, reply: TeacherReply, *, price: Price) -> BookedCost:
         """Keep an answer and book what it cost; returns that. See `cost_of` for whose number it is.
 
         Where the ledger cannot be written the answer goes into the room that was taken for it; then `reserve` refuses, and says where.
@@ -440,7 +440,7 @@ def to_nano(usd: float) -> int:
     return math.ceil(Fraction(str(usd)) * NANO)
 
 
-def cost_of(reply: Reply, price: Price, worst: float) -> Cost:
+def cost_of(reply: TeacherReply, price: Price, worst: float) -> BookedCost:
     """What is booked for an answer: our own count at our prices, or what the endpoint's numbers come to where that is more.
 
     An endpoint that reports neither its tokens nor a cost, or a cost that no call has (below 0, above MOST_USD, no number), may have billed
@@ -448,8 +448,8 @@ def cost_of(reply: Reply, price: Price, worst: float) -> Cost:
 
     >>> from composer_replication.core.teacher import Usage; from composer_replication.core.trace import Turn
     >>> turn = Turn(role="assistant", author="m", blocks=())
-    >>> cost_of(Reply(turn=turn, usage=Usage(usd=0.0), sent_tokens=900), Price(input_usd_per_mtok=2.0), 0.5)
-    Cost(usd=0.0018, basis='tokens', whose='ours')
+    >>> cost_of(TeacherReply(turn=turn, usage=Usage(usd=0.0), sent_tokens=900), Price(input_usd_per_mtok=2.0), 0.5)
+    BookedCost(usd=0.0018, basis='tokens', whose='ours')
     """
     usage = reply.usage
     ours = price.usd(input_tokens=reply.sent_tokens, output_tokens=reply.received_tokens)
@@ -459,11 +459,11 @@ def cost_of(reply: Reply, price: Price, worst: float) -> Cost:
     if usage.usd is not None:
         told.append((usage.usd, "reported"))
     if not told or not all(0 <= usd <= MOST_USD for usd, _ in told):
-        return Cost(usd=max(worst, ours), basis="worst_case", whose="ours")
+        return BookedCost(usd=max(worst, ours), basis="worst_case", whose="ours")
     most, basis = max(told)
     if ours >= most:
-        return Cost(usd=ours, basis="tokens", whose="ours")
-    return Cost(usd=most, basis=basis, whose="endpoint")
+        return BookedCost(usd=ours, basis="tokens", whose="ours")
+    return BookedCost(usd=most, basis=basis, whose="endpoint")
 
 
 def _cannot_write(path: Path, what: str) -> NoSpaceError:

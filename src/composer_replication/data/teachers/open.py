@@ -2,7 +2,7 @@
 
 named = named_teachers(config.replay, maker_of=family_of)    # {"kimi": TeacherSettings(...), ...}; nothing is opened
 teacher = OpenAICompatible("kimi", named["kimi"], environ=os.environ)
-limits_of(named.values())                                   # {"openrouter.ai": Limits(at_once=8, per_minute=0.0)}
+limits_of(named.values())                                   # {"openrouter.ai": RateLimits(at_once=8, per_minute=0.0)}
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from urllib.parse import urlsplit
 
-from composer_replication.core.config.rollouts import ReplaySettings
-from composer_replication.core.config.teachers import TeacherSettings
+from composer_replication.core.config.rollout_settings import ReplaySettings
+from composer_replication.core.config.teacher_settings import TeacherSettings
 from composer_replication.core.errors import ConfigError
-from composer_replication.data.teachers.asking import Limits, Patience
+from composer_replication.data.teachers.asking import Patience, RateLimits
 from composer_replication.data.teachers.defaults import DEFAULT_TEACHERS
 
 
@@ -33,14 +33,14 @@ def named_teachers(settings: ReplaySettings, *, maker_of: Callable[[str], str]) 
     return found
 
 
-def limits_of(teachers: Iterable[TeacherSettings]) -> Mapping[str, Limits]:
+def limits_of(teachers: Iterable[TeacherSettings]) -> Mapping[str, RateLimits]:
     """The limits of each provider: of teachers that share one, the strictest."""
-    found: dict[str, Limits] = {}
+    found: dict[str, RateLimits] = {}
     for one in teachers:
         provider = urlsplit(one.base_url).netloc
-        old = found.get(provider, Limits(at_once=one.at_once, per_minute=one.per_minute))
+        old = found.get(provider, RateLimits(at_once=one.at_once, per_minute=one.per_minute))
         rates = [rate for rate in (old.per_minute, one.per_minute) if rate]
-        found[provider] = Limits(at_once=min(old.at_once, one.at_once), per_minute=min(rates, default=0.0))
+        found[provider] = RateLimits(at_once=min(old.at_once, one.at_once), per_minute=min(rates, default=0.0))
     return found
 
 

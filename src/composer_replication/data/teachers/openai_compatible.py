@@ -24,12 +24,12 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
-from composer_replication.core.config.teachers import TeacherSettings
+from composer_replication.core.config.teacher_settings import TeacherSettings
 from composer_replication.core.errors import ConfigError, TeacherError, need
 from composer_replication.core.harmless import harmless
 from composer_replication.core.jsonl import dumps
 from composer_replication.core.redact import Redactor
-from composer_replication.core.teacher import Price, Reply, Request
+from composer_replication.core.teacher import Price, Request, TeacherReply
 from composer_replication.data.ingestion.redaction import redact_turn
 from composer_replication.data.teachers.count import received_tokens, sent_tokens
 from composer_replication.data.teachers.scrub import KeyScrub
@@ -124,7 +124,7 @@ class OpenAICompatible:
         """A token stands for a byte at least; tools count twice, because templates write them with spaces and line ends."""
         return TEMPLATE_TOKENS + len(_bytes(self.body_of(request))) + len(_bytes(chat_tools(request.tools)))
 
-    async def ask(self, request: Request) -> Reply:
+    async def ask(self, request: Request) -> TeacherReply:
         """One attempt; raises TeacherError for everything that is no answer."""
         http, sent = self._http, self.body_of(request)
         try:
@@ -159,7 +159,7 @@ class OpenAICompatible:
     def _too_long(self) -> TeacherError:
         return self._error(f"the answer is longer than {MAX_BODY_BYTES} bytes", again=False, billed=True)
 
-    def _read(self, status: int, headers: Mapping[str, str], body: bytes, request: Request, sent: Mapping[str, Any]) -> Reply:
+    def _read(self, status: int, headers: Mapping[str, str], body: bytes, request: Request, sent: Mapping[str, Any]) -> TeacherReply:
         wait_s = retry_after_s(headers, now=time.time())
         if status == 200 and (told := _error_in(body)) is not None:  # routers answer 200 and put the error in the body
             status = told[0]
@@ -182,7 +182,7 @@ class OpenAICompatible:
             return ""
         return text if clean == value and not self._scrub.holds(text) else dumps(clean)
 
-    def _redacted(self, reply: Reply) -> Reply:
+    def _redacted(self, reply: TeacherReply) -> TeacherReply:
         """The reply without secrets, the key among them, as it is once parsed: arguments are JSON within JSON, whose escapes hide a key."""
         turn, raw = redact_turn(reply.turn, self._redactor), self._redactor.text(reply.raw)
         if turn is not reply.turn:

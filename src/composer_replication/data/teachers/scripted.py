@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from composer_replication.core.teacher import FREE, Price, Reply, Request
+from composer_replication.core.teacher import FREE, Price, Request, TeacherReply
 from composer_replication.core.trace import Turn
 
 
@@ -32,6 +32,6 @@ class Scripted:
         """It reads no tokens."""
         return 0
 
-    async def ask(self, request: Request) -> Reply:
+    async def ask(self, request: Request) -> TeacherReply:
         """What the function says."""
-        return Reply(turn=self.act(request))
+        return TeacherReply(turn=self.act(request))

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from composer_replication.core.teacher import Reply
+from composer_replication.core.teacher import TeacherReply
 from composer_replication.core.trace import Block, Opaque, Text, ToolCall
 from composer_replication.data.teachers.count import strings
 
@@ -91,7 +91,7 @@ class KeyScrub:
                 stack.extend((name, part) for part in reversed(one))
         return any(self.holds("".join(texts)) for texts in (list(strings(value)), *by_name.values()) if len(texts) > 1)
 
-    def reply(self, reply: Reply) -> Reply:
+    def reply(self, reply: TeacherReply) -> TeacherReply:
         """An answer without the key; its words go altogether where they hold it only when they are read one after the other."""
         if not self._key:
             return reply

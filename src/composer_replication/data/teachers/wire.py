@@ -1,7 +1,7 @@
 """Requests as chat-completions JSON, and answers back: pure functions, no network.
 
     chat_messages(session.context(7))     # [{"role": "user", "content": "fix it"}, {"role": "assistant", "tool_calls": [...]}, ...]
-    read_reply(body, request=request, model="glm-5")      # Reply(turn=..., usage=..., problem="")
+    read_reply(body, request=request, model="glm-5")      # TeacherReply(turn=..., usage=..., problem="")
 
 What the protocol asks for and a log may lack is made visible, never invented: a call without a recorded result is answered
 "[no result was recorded]", and a result whose call is not in view is shown as a message of the user. Thinking is left out: another model
@@ -18,7 +18,7 @@ from typing import Any
 
 from composer_replication.core.errors import TeacherError
 from composer_replication.core.jsonl import dumps
-from composer_replication.core.teacher import MOST_TOKENS, MOST_USD, Reply, Request, Usage
+from composer_replication.core.teacher import MOST_TOKENS, MOST_USD, Request, TeacherReply, Usage
 from composer_replication.core.trace import Block, Opaque, Text, ToolCall, ToolResult, ToolSpec, Turn
 from composer_replication.data.chat import tool_to_chat
 
@@ -77,7 +77,7 @@ def chat_tools(tools: Iterable[ToolSpec]) -> list[dict[str, JSON]]:
     return [tool_to_chat(tool if tool.parameters else replace(tool, parameters=_NO_PARAMETERS)) for tool in tools]
 
 
-def read_reply(body: bytes, *, request: Request, model: str) -> Reply:
+def read_reply(body: bytes, *, request: Request, model: str) -> TeacherReply:
     """The answer in the body of a response with status 200; raises TeacherError where there is none in it.
 
     A body without an answer may have been billed all the same, so it counts as such.
@@ -96,7 +96,7 @@ def read_reply(body: bytes, *, request: Request, model: str) -> Reply:
     blocks, problem = _blocks(message, {tool.name for tool in request.tools})
     author = value.get("model") if isinstance(value.get("model"), str) else model
     provider = value.get("provider")
-    return Reply(
+    return TeacherReply(
         turn=Turn(role="assistant", author=author, blocks=blocks),
         usage=read_usage(value.get("usage")),
         problem=_problem(message, str(choice.get("finish_reason")), blocks, problem),

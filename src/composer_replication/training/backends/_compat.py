@@ -87,8 +87,8 @@ def tokenizer_beside(model: Any) -> Any:
 def teach_to_read_calls(tokenizer: Any, renderer: Renderer) -> None:
     """Make TRL able to read the tool calls of this tokenizer's template.
 
-    TRL knows a template only where it equals its own copy, letter by letter. One of tokens/families.py that it does not know writes
-    calls as the family's official template does, so TRL's reader of that one is set. Raises ConfigError for any other template.
+    TRL knows a template only if it equals its own copy, letter by letter. One of tokens/template_families.py that it does not know
+    writes calls as the family's official template does, so TRL's reader of that one is set. Raises ConfigError for any other template.
     """
     known = need("trl.chat_template_utils", extra="trl")
     if getattr(tokenizer, "response_template", None) is not None or getattr(tokenizer, "response_schema", None) is not None:

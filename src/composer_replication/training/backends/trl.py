@@ -31,26 +31,26 @@ import torch
 from torch import Tensor
 
 from composer_replication.core.config.base import stage_seed
-from composer_replication.core.config.data import HintsSettings, SitesSettings
-from composer_replication.core.config.train import TrainSettings
+from composer_replication.core.config.data_settings import HintsSettings, SitesSettings
+from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import ConfigError, StoppedError, need
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.trace import ToolSpec
 from composer_replication.losses.channel import CHANNELS, Channel, ChannelLoss
 from composer_replication.losses.total import RunningMean, channel_scales, total_loss
-from composer_replication.models.load import Student
+from composer_replication.models.load_student import Student
 from composer_replication.tokens.batch import Counts, collate
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.training.backends._compat import bases, name_of, require_trl, teach_to_read_calls, tokenizer_beside
 from composer_replication.training.backends.trl_channels import INPUTS, Scorer, channel_steps, new_sums, only, padded, tapped
-from composer_replication.training.backends.trl_rollouts import HintProducer, Made, Played
+from composer_replication.training.backends.trl_rollouts import HintProducer, Made, TrlRollout
+from composer_replication.training.batch_sampler import Sampler, share
 from composer_replication.training.health import Health
 from composer_replication.training.optimiser import GradientClip
 from composer_replication.training.reference import Reference, references
-from composer_replication.training.sampler import Sampler, share
 from composer_replication.training.state import channel_weights
-from composer_replication.training.step import gradient_norm, measure
+from composer_replication.training.step import gradient_norm, measure_channels
 
 _Trainer, _Config = bases()
 EXAMPLES, COUNTS = "composer_examples", "composer_counts"
@@ -127,7 +127,7 @@ class ComposerReplicationTrainer(_Trainer):
     `args` and `processing_class` may be left out, as with GRPOTrainer: they are ComposerReplicationConfig(output_dir="<model>-composer")
     and the tokenizer that lies beside the model. `pairs` feed the preference channel.
     `sites` and `hints` are the settings of the detectors and writers, `kept` the kinds of hints
-    that an audit kept, `family` that of the chat template (tokens/families.py).
+    that an audit kept, `family` that of the chat template (tokens/template_families.py).
     Raises StoppedError from `train` where a channel stays starved or dead (training/health.py).
     """
 
@@ -164,7 +164,7 @@ class ComposerReplicationTrainer(_Trainer):
         _check(self, pairs)
         if self._weights["hint"] and (renderer.family is None or renderer.family.hint != "message"):
             what = "a hint is no message of its own in this chat template, so it cannot be set above TRL's ids as they are"
-            raise ConfigError(what, where="student.template", fix="use a family whose hints are messages (tokens/families.py)")
+            raise ConfigError(what, where="student.template", fix="use a family whose hints are messages (tokens/template_families.py)")
         student = Student(name="trl", model=self.model, tokenizer=tokenizer, lora=hasattr(self.model, "disable_adapter"))
         uses = {"hint": self._weights["hint"] > 0, "dpo": self._weights["preference"] > 0}
         self._scorer = Scorer(
@@ -247,7 +247,7 @@ class ComposerReplicationTrainer(_Trainer):
         place = f"step-{self.state.global_step}:{self.accelerator.process_index}"
         masks = [[1] * len(ids) for ids in completion_ids] if tool_mask is None else tool_mask
         played = [
-            Played(name=f"{place}:{i}", prompt=prompt, prompt_ids=p, completion_ids=c, tool_mask=mask, messages=messages)
+            TrlRollout(name=f"{place}:{i}", prompt=prompt, prompt_ids=p, completion_ids=c, tool_mask=mask, messages=messages)
             for i, (prompt, p, c, mask, messages) in enumerate(zip(prompts, prompt_ids, completion_ids, masks, completions, strict=True))
         ]
         if not self._weights["hint"] and self._on_rollouts is None:  # nobody reads the sessions
@@ -275,7 +275,7 @@ class ComposerReplicationTrainer(_Trainer):
             losses.append(self._scorer.hint(batch, hidden[0], places, counts=counts))
             self._sums[CHANNELS.index("hint"), INPUTS] += batch.counts.hint_views
         losses += self._preference(model, hidden)
-        measure(self._sums, losses, hidden)
+        measure_channels(self._sums, losses, hidden)
         scales = channel_scales(self._weights, self._means, balance=self._settings.balance)
         if self.args.hint_sites:
             scales["hint"] *= min(1.0, int(inputs[f"{COUNTS}_views"]) / self.args.hint_sites)

@@ -4,8 +4,9 @@
     watch.rollouts(step, made, trainer.environments)     # after TRL has played and rewarded them, before they are trained on
     facts = watch.checkpoint(steps, last=False)          # before a checkpoint of these weights is written
 
-training/guard.py measures, warns, puts weights back and stops, as it does in the reference loop; this file only brings it the rollouts of
-all ranks. TRL records no log-probs of what it samples: entropy is that of training/vitals.py over the whole vocabulary.
+training/rollback.py measures, warns, puts weights back and stops, as it does in the reference loop; this file only brings it the
+rollouts of all ranks. TRL records no log-probs of what it samples: entropy is that of training/rollout_metrics.py over the
+whole vocabulary.
 
 TRL tells the model of whatever a tool raises and plays on. `WatchedTools` keeps what the environment itself raised: its rollout is lost
 and earns nothing, and more than train.health.max_lost of them, twice in a row, end the run. An error of this package ends it at once.
@@ -20,15 +21,15 @@ from typing import Any
 
 from composer_replication.core.errors import ComposerError, need
 from composer_replication.core.trace import Event, Sampled, Session, SourceRef
-from composer_replication.rollouts.crew import Job
+from composer_replication.rollouts.call_pool import PooledCall
 from composer_replication.rollouts.envs.workshop.as_tools import OVER, TOOLS, WorkshopTools, episode_of
 from composer_replication.rollouts.episode import Ended, Rollout
 from composer_replication.rollouts.groups import Group, Groups
-from composer_replication.training.backends.trl_rollouts import Made, Recorded
-from composer_replication.training.guard import Guard
+from composer_replication.training.backends.trl_rollouts import Made, TrlSession
 from composer_replication.training.live import LiveStep, few, group_advantages
 from composer_replication.training.loop import NUM_SAMPLES
-from composer_replication.training.vitals import rollout_facts
+from composer_replication.training.rollback import Guard
+from composer_replication.training.rollout_metrics import rollout_facts
 
 LOST = "<tool_use_error>The environment failed: this episode is over</tool_use_error>"
 _NO_ENTROPY = "rollouts/entropy"
@@ -58,8 +59,8 @@ class WatchedTools(WorkshopTools):
 
     def _kept(self, call: Any, instead: Any) -> Any:
         """What a call into the environment gives; `instead` where it failed."""
-        job: Job[Any] = Job(call, runs_in="caller")
-        job.do()
+        job: PooledCall[Any] = PooledCall(call, runs_in="caller")
+        job.run()
         if isinstance(job.error, ComposerError):
             self._error = job.error
         outcome = job.outcome()
@@ -89,7 +90,7 @@ class Watch:
         self.made = as_step(every, group_size=self.group_size, scaled=self.scaled)
         journal, settings = self.guard.journal, self.guard.trainer.settings
         if step % settings.checkpoint_every == 0 or step + 1 == settings.steps:
-            journal.samples(step, map(written, few(self.made, group_size=self.group_size, count=NUM_SAMPLES)))
+            journal.samples(step, map(storable_session, few(self.made, group_size=self.group_size, count=NUM_SAMPLES)))
         journal.note(self.made.facts)
         journal.note(self.guard.look(self.made, step=step))
 
@@ -98,7 +99,7 @@ class Watch:
         return self.guard.judge(self.made, steps=steps, last=last) if self.made is not None else {}
 
 
-def as_rollout(recorded: Recorded | None, env: WatchedTools, *, name: str, ids: Sequence[int], end_ids: frozenset[int]) -> Rollout:
+def as_rollout(recorded: TrlSession | None, env: WatchedTools, *, name: str, ids: Sequence[int], end_ids: frozenset[int]) -> Rollout:
     """A rollout that TRL played in `env`, as the reference loop's own sampler would hand it over; its log-probs are not known (NaN)."""
     episode = episode_of(env)
     reward, measures = (0.0, {}) if env.failure else (episode.reward(), dict(episode.measures()))
@@ -146,6 +147,6 @@ def as_step(rollouts: Sequence[Rollout], *, group_size: int, scaled: bool) -> Li
     return LiveStep(examples=(), rollouts=tuple(rollouts), facts=facts)
 
 
-def written(session: Session) -> Session:
+def storable_session(session: Session) -> Session:
     """The session without log-probs that nobody recorded, as it goes to a file."""
     return replace(session, turns=tuple(replace(turn, sampled=None) for turn in session.turns))

@@ -1,7 +1,7 @@
 """TRL's rollouts as Sessions, and hint views on TRL's own token ids.
 
     views = HintProducer(renderer=renderer, sites=config.sites, hints=config.hints, prompt_ids=<generation prompt>)
-    made = views.make([Played(name="0", prompt=[...], prompt_ids=[...], completion_ids=[...], tool_mask=[...], messages=[...])])
+    made = views.make([TrlRollout(name="0", prompt=[...], prompt_ids=[...], completion_ids=[...], tool_mask=[...], messages=[...])])
     made.examples[0].hints, made.facts["sites/used"]
 
 Detectors and writers are those of imported logs. No id is ever encoded again: a message is a run of ones in TRL's tool mask, and a hint
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from composer_replication.core.config.base import stage_seed
-from composer_replication.core.config.data import HintsSettings, SitesSettings
+from composer_replication.core.config.data_settings import HintsSettings, SitesSettings
 from composer_replication.core.errors import AlignmentError
 from composer_replication.core.site import Hint, Site, joined_text
 from composer_replication.core.trace import (
@@ -40,7 +40,7 @@ from composer_replication.core.trace import (
     Turn,
 )
 from composer_replication.data.hints.write import write_hints
-from composer_replication.data.sites.find import find_sites
+from composer_replication.data.sites.find_sites import find_sites
 from composer_replication.data.sites.tool_errors import says_error
 from composer_replication.rollouts.episode import MALFORMED
 from composer_replication.rollouts.parse import MalformedCall, WrittenCall, parse_message, parser_of
@@ -54,7 +54,7 @@ _STUBS = (Turn(role="user", author=HUMAN, blocks=(Text("x"),)), Turn(role="assis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
+class TrlRollout:
     """One rollout as TRL's `_generate` returns it, `tool_mask` = 1 where the model wrote; without tools it wrote everything."""
 
     name: str
@@ -66,7 +66,7 @@ class Played:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class TrlSession:
     """A rollout as a session; `spans` say where each message of the model stands in prompt + completion, by turn."""
 
     session: Session
@@ -80,7 +80,7 @@ class Made:
 
     examples: tuple[TrainingExample, ...]
     facts: Mapping[str, float]
-    recorded: tuple[Recorded | None, ...] = ()
+    recorded: tuple[TrlSession | None, ...] = ()
     """None = its messages are not the stretches that were written."""
 
     @property
@@ -107,14 +107,14 @@ class HintProducer:
     hinted: bool = True
     """False = mistakes are counted, but no hint is written."""
 
-    def make(self, played: Sequence[Played], *, max_sites: int = 0, max_tokens: int = 0, seed: int = 0) -> Made:
+    def make(self, played: Sequence[TrlRollout], *, max_sites: int = 0, max_tokens: int = 0, seed: int = 0) -> Made:
         """The examples of some rollouts: at most `max_sites` views, drawn by `seed`, no teacher row above `max_tokens`; 0 = no bound."""
         facts: Counter[str] = Counter(dict.fromkeys(("rollouts/unaligned", "rollouts/malformed", *_SITE_FACTS), 0))
-        kept: list[Recorded | None] = []
+        kept: list[TrlSession | None] = []
         found: dict[str, list[HintView]] = {rollout.name: [] for rollout in played}
         for rollout in played:
             try:
-                recorded = record(rollout, renderer=self.renderer, tools=self.tools, author=self.author)
+                recorded = record_rollout(rollout, renderer=self.renderer, tools=self.tools, author=self.author)
             except AlignmentError:
                 facts["rollouts/unaligned"] += 1
                 kept.append(None)
@@ -161,7 +161,7 @@ class HintProducer:
             messages.setdefault(by_id[hint.site_id].turn, []).append((by_id[hint.site_id], hint))
         return list(messages.values())
 
-    def _view(self, ids: tuple[int, ...], recorded: Recorded, message: Sequence[tuple[Site, Hint]]) -> HintView | None:
+    def _view(self, ids: tuple[int, ...], recorded: TrlSession, message: Sequence[tuple[Site, Hint]]) -> HintView | None:
         """The hints inserted above the message, or None where its place cannot be told; HintView checks the rest."""
         (site, _), *others = message
         span = recorded.spans.get(site.turn)
@@ -195,7 +195,7 @@ def written_spans(tool_mask: Sequence[int]) -> list[Span]:
     return list(zip(edges[::2], edges[1::2], strict=True))
 
 
-def record(rollout: Played, *, renderer: Renderer, tools: Sequence[ToolSpec], author: str) -> Recorded:
+def record_rollout(rollout: TrlRollout, *, renderer: Renderer, tools: Sequence[ToolSpec], author: str) -> TrlSession:
     """A rollout as a session; raises AlignmentError where its messages are not as many as the stretches that the model wrote."""
     shift = len(rollout.prompt_ids)
     spans = [(a + shift, b + shift) for a, b in written_spans(rollout.tool_mask)]
@@ -235,7 +235,7 @@ def record(rollout: Played, *, renderer: Renderer, tools: Sequence[ToolSpec], au
         tools_origin="log" if tools else "none",
         origin="student",
     )
-    return Recorded(session=session, spans=places, num_malformed=num_malformed)
+    return TrlSession(session=session, spans=places, num_malformed=num_malformed)
 
 
 def _context(message: Message) -> Turn:

@@ -25,7 +25,7 @@ from composer_replication.core.errors import DataError, need
 from composer_replication.core.files import sync_all
 from composer_replication.core.rundir import RunDir
 from composer_replication.losses.channel import CHANNELS
-from composer_replication.models.load import Student
+from composer_replication.models.load_student import Student
 from composer_replication.rollouts.envs.workshop.as_tools import TOOLS, WorkshopTools, plain_tools, task_row, writes_tools_as_taught
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.rollouts.envs.workshop.tasks import make_task
@@ -35,13 +35,13 @@ from composer_replication.training.backends.trl import ComposerReplicationTraine
 from composer_replication.training.backends.trl_guard import Watch, WatchedTools
 from composer_replication.training.backends.trl_settings import SAID, refuse, trl_settings
 from composer_replication.training.checkpoint import check_resume, read_state, save_checkpoint, set_aside, training_settings
-from composer_replication.training.guard import Guard
 from composer_replication.training.identity import data_sha256, weights_sha256
-from composer_replication.training.journal import Journal, Listener
-from composer_replication.training.live import Live
+from composer_replication.training.live import RolloutSource
 from composer_replication.training.loop import TrainResult
 from composer_replication.training.objectives import SCALED
 from composer_replication.training.optimiser import learning_rate, make_optimiser
+from composer_replication.training.rollback import Guard
+from composer_replication.training.run_logger import Listener, RunLogger
 from composer_replication.training.state import Trainer
 from composer_replication.training.world import open_world
 
@@ -79,8 +79,8 @@ def train_with_trl(
         check_resume(state, settings=training_settings(config), identity=identity, accept_changes=accept_changes)
     with Sandbox() as sandbox, open_world(config.rollouts.env) as world:
         trainer, optimiser = _trainer(config, student=student, renderer=renderer, run=run, pairs=pairs, kept=kept, sandbox=sandbox)
-        journal = Journal(run=run, main=trainer.accelerator.is_main_process, on_step=on_step, on_event=on_event)
-        live = Live(config=config, renderer=renderer, world=world, kept=kept)
+        journal = RunLogger(run=run, main=trainer.accelerator.is_main_process, on_step=on_step, on_event=on_event)
+        live = RolloutSource(config=config, renderer=renderer, world=world, kept=kept)
         watch = _watch(trainer, config=config, student=student, optimiser=optimiser, live=live, journal=journal)
         if state is not None:
             watch.guard.health.restore(state["policy_health"])
@@ -193,7 +193,9 @@ def _trainer(
     return trainer, optimiser
 
 
-def _watch(trainer: Any, *, config: Config, student: Student, optimiser: torch.optim.Optimizer, live: Live, journal: Journal) -> Watch:
+def _watch(
+    trainer: Any, *, config: Config, student: Student, optimiser: torch.optim.Optimizer, live: RolloutSource, journal: RunLogger
+) -> Watch:
     """The rules on the policy, fed by TRL's rollouts; made before the first step, so that KL is measured from the start weights."""
     held = Trainer(
         config=config,

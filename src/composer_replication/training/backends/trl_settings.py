@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from composer_replication.core.config.base import Settings, stage_seed
-from composer_replication.core.config.rollouts import RolloutSettings
+from composer_replication.core.config.rollout_settings import RolloutSettings
 from composer_replication.core.config.root import Config
-from composer_replication.core.config.train import TrainSettings
+from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import ConfigError
 from composer_replication.tokens.example import PreferencePair
 from composer_replication.training.backends.trl import ComposerReplicationConfig

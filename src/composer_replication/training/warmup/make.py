@@ -21,28 +21,34 @@ from typing import Any
 import torch
 
 from composer_replication.core.config.base import stage_seed
-from composer_replication.core.config.rollouts import EvaluateSettings, RolloutSettings
+from composer_replication.core.config.rollout_settings import EvaluateSettings, RolloutSettings
 from composer_replication.core.jsonl import write_json
 from composer_replication.evaluation.rows import row
 from composer_replication.evaluation.stats import Resamples
 from composer_replication.evaluation.success import one_thread, play_tasks
-from composer_replication.models.export import save_student, weights_sha256
-from composer_replication.models.load import Student
+from composer_replication.models.load_student import Student
+from composer_replication.models.pretrained_folder import save_student, weights_sha256
 from composer_replication.rollouts.envs.workshop.demonstrators import LEVELS
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.training.warmup.run import Plan, warm_up
 from composer_replication.training.warmup.tokenizer import workshop_tokenizer
+from composer_replication.training.warmup.warm_up import WarmUpSettings, warm_up
 
 ABOUT, EVALUATION_SEED, TASKS = "warmup.json", 2026, 384
-PLAN = Plan()
-POLISH = Plan(steps=400, copy_steps=0, muon_rate=0.01, adam_rate=1.5e-3, led=0.35)
+PLAN = WarmUpSettings()
+POLISH = WarmUpSettings(steps=400, copy_steps=0, muon_rate=0.01, adam_rate=1.5e-3, led=0.35)
 """The second part of a warm-up, on the habits of a level."""
 OnStep = Callable[[int, float, Any], None]
 
 
 def make_student(
-    folder: Path, *, level: int, seed: int, sandbox: Sandbox, plans: tuple[Plan, Plan] = (PLAN, POLISH), on_step: OnStep | None = None
+    folder: Path,
+    *,
+    level: int,
+    seed: int,
+    sandbox: Sandbox,
+    plans: tuple[WarmUpSettings, WarmUpSettings] = (PLAN, POLISH),
+    on_step: OnStep | None = None,
 ) -> dict[str, Any]:
     """Warm a student up from random weights, save it, and measure what was saved; the same seed gives the same on one machine."""
     first, polish = dataclasses.replace(plans[0], seed=seed), dataclasses.replace(plans[1], seed=seed + 1, habits=LEVELS[level].habits)
@@ -63,13 +69,13 @@ def make_student(
         "cpu_s": round(cpu_s),
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "machine": platform.machine()},
         "weights_sha256": weights_sha256(model),
-        "measured": measure(model, tokenizer, sandbox=sandbox),
+        "measured": measure_student(model, tokenizer, sandbox=sandbox),
     }
     write_json(folder / ABOUT, about)
     return about
 
 
-def measure(model: Any, tokenizer: Any, *, sandbox: Sandbox, tasks: int = TASKS) -> Mapping[str, Any]:
+def measure_student(model: Any, tokenizer: Any, *, sandbox: Sandbox, tasks: int = TASKS) -> Mapping[str, Any]:
     """The row of a student on held-out tasks of one fixed seed, without hints."""
     settings = EvaluateSettings(tasks=tasks)
     seed = stage_seed(EVALUATION_SEED, "warmup")

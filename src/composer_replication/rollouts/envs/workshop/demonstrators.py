@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.site import Answer
 from composer_replication.core.trace import Text, ToolCall, Turn
-from composer_replication.rollouts.envs.workshop.env import BY_CONSTRUCTION, EXPLORATION_FINDS_IT, WorkshopEnv
-from composer_replication.rollouts.envs.workshop.tasks import Target
+from composer_replication.rollouts.envs.workshop.tasks import TargetLine
 from composer_replication.rollouts.envs.workshop.vocabulary import LEGACY_READER, LEGACY_STYLE, LISTER, TESTER, bucket
+from composer_replication.rollouts.envs.workshop.workshop_env import BY_CONSTRUCTION, EXPLORATION_FINDS_IT, WorkshopEnv
 
 DONE_TEXT = "Done."
 ORACLE, CARELESS = "scripted-oracle", "scripted-careless"
@@ -139,11 +139,11 @@ def teacher_answers(env: WorkshopEnv, *, site_id: str) -> tuple[Answer, ...]:
     )
 
 
-def _open_target(env: WorkshopEnv) -> Target | None:
+def _open_target(env: WorkshopEnv) -> TargetLine | None:
     """The first target whose line is not as it should be."""
     return next((t for t in env.task.targets if t.after not in env.files[t.path].splitlines()), None)
 
 
-def _line_of(env: WorkshopEnv, target: Target) -> str | None:
+def _line_of(env: WorkshopEnv, target: TargetLine) -> str | None:
     starts = (f"{target.name} =", f"def {target.name}(")
     return next((line for line in env.files[target.path].splitlines() if line.startswith(starts)), None)

@@ -65,7 +65,7 @@ _REFUSALS = ("PermissionError", "OSError", "FileNotFoundError")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class SandboxLimits:
     """What one run may use: CPU seconds, wall seconds, and megabytes of address space on top of the bare interpreter's.
 
     CPU time ends what computes for ever, at the same place on a busy machine as on an idle one; wall time is for what sleeps.
@@ -103,8 +103,8 @@ class Sandbox:
     walls themselves; a sandbox without "seccomp" refuses.
     """
 
-    def __init__(self, *, limits: Limits | None = None, layers: Sequence[str] = ALL_LAYERS) -> None:
-        self.limits = limits or Limits()
+    def __init__(self, *, limits: SandboxLimits | None = None, layers: Sequence[str] = ALL_LAYERS) -> None:
+        self.limits = limits or SandboxLimits()
         self.mechanisms: dict[str, str] = {}
         self.missing: dict[str, str] = {}
         self._layers = tuple(layers)

@@ -114,13 +114,13 @@ class Sink(io.TextIOBase):
         return len(text)
 
 
-def plain(value: Any, depth: int = 0) -> Any:
+def plain_json(value: Any, depth: int = 0) -> Any:
     """A value of exactly a built-in plain type as JSON, and TypeError otherwise: an object of a class could equal anything."""
     kind = type(value)
     if value is None or kind in (bool, int) or (kind is float and math.isfinite(value)) or (kind is str and len(value) <= MAX_TEXT):
         return value
     if kind is list and depth < MAX_DEPTH:
-        return [plain(item, depth + 1) for item in value]
+        return [plain_json(item, depth + 1) for item in value]
     raise TypeError(f"the value is a {kind.__name__}, not a number, a text, None or a list of them")
 
 
@@ -132,12 +132,12 @@ def load(path: str) -> ModuleType | str:
         return _words_of(error)
 
 
-def evaluate(module: ModuleType | str, expression: str) -> tuple[str, Any]:
+def evaluate_expression(module: ModuleType | str, expression: str) -> tuple[str, Any]:
     """What an expression comes to in a module; errors are answers too, those of its import among them."""
     if isinstance(module, str):
         return "error", module
     try:
-        return "value", plain(eval(compile(expression, "<test>", "eval"), module.__dict__))  # noqa: S307 - this is the sandbox
+        return "value", plain_json(eval(compile(expression, "<test>", "eval"), module.__dict__))  # noqa: S307 - this is the sandbox
     except BaseException as error:  # noqa: BLE001 - as above
         return "error", _words_of(error)
 
@@ -162,7 +162,7 @@ def answer_all(request: int, out: int) -> None:
         if not (body := read_message(request)):
             return
         number, path, expression = loads(body)
-        answer = evaluate(modules[path], expression)
+        answer = evaluate_expression(modules[path], expression)
 
 
 class Ended(Exception):
@@ -306,7 +306,7 @@ def preload() -> None:
     builtins.open("/dev/null", "rb").close()  # loads the codec and io machinery once
 
 
-def main() -> None:
+def serve_requests() -> None:
     """Set the walls, say which stand, and serve; the arguments are the layers, seconds of CPU time and in all, bytes of memory."""
     layers, (time_s, wall_s), memory_bytes = sys.argv[1].split(","), map(float, sys.argv[2:4]), int(sys.argv[4])
     try:

@@ -47,8 +47,8 @@ OPERATORS: Mapping[str, str] = {"add": "+", "sub": "-", "mul": "*", "div": "//",
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """One line to change, e.g. Target(path="main.py", name="depth", before="depth = 3", after="depth = 7")."""
+class TargetLine:
+    """One line to change, e.g. TargetLine(path="main.py", name="depth", before="depth = 3", after="depth = 7")."""
 
     path: str
     name: str
@@ -79,7 +79,7 @@ class Task:
     split: Split
     prompt: str
     files: Mapping[str, str]
-    targets: tuple[Target, ...]
+    targets: tuple[TargetLine, ...]
     visible: tuple[Check, ...]
     hidden: tuple[Check, ...]
     tools: ToolSet
@@ -103,7 +103,7 @@ class Task:
                 return True  # a line break of another kind (\r, form feed, U+2028) makes two lines of one
         return False
 
-    def line_now(self, target: Target, files: Mapping[str, str]) -> str:
+    def line_now(self, target: TargetLine, files: Mapping[str, str]) -> str:
         """What stands in the place of a target's line, in files where nothing else was changed."""
         number = self.files[target.path].split("\n").index(target.before)
         return files[target.path].split("\n")[number]
@@ -182,12 +182,12 @@ def fresh_checks(task: Task, rng: random.Random) -> tuple[Check, ...]:
     return tuple(found)
 
 
-def _key(target: Target) -> tuple[str, ...]:
+def _key(target: TargetLine) -> tuple[str, ...]:
     is_value = target.before.startswith(f"{target.name} =")
     return (target.name, target.path) if is_value else (target.name, target.path, target.before)
 
 
-def _belongs(target: Target, split: Split) -> bool:
+def _belongs(target: TargetLine, split: Split) -> bool:
     number = bucket("task", *_key(target))
     return {"heldout": number < 2, "monitor": number == 2, "train": number > 2, "words": True}[split]
 
@@ -206,14 +206,14 @@ def _texts(files: Mapping[str, list[str]]) -> dict[str, str]:
     return {path: "\n".join(lines) + "\n" for path, lines in files.items()}
 
 
-def _write_values(rng: random.Random, *, kind: Kind, split: Split) -> tuple[dict[str, str], tuple[Target, ...], str]:
+def _write_values(rng: random.Random, *, kind: Kind, split: Split) -> tuple[dict[str, str], tuple[TargetLine, ...], str]:
     files = _workspace(rng, split=split)
-    targets: list[Target] = []
+    targets: list[TargetLine] = []
     for path in rng.sample(list(files), 2 if kind == "both" else 1):
         before = rng.choice(files[path])
         name, _, value = before.partition(" = ")
         other = rng.choice([n for n in range(NUM_VALUES) if n != int(value)])
-        targets.append(Target(path=path, name=name, before=before, after=f"{name} = {other}"))
+        targets.append(TargetLine(path=path, name=name, before=before, after=f"{name} = {other}"))
     wanted = [(t.name, t.after.rpartition(" ")[2]) for t in targets]
     if kind == "change":
         target = targets[0]
@@ -223,13 +223,13 @@ def _write_values(rng: random.Random, *, kind: Kind, split: Split) -> tuple[dict
     return _texts(files), tuple(targets), prompt
 
 
-def _write_fix(rng: random.Random, *, split: Split) -> tuple[dict[str, str], tuple[Target, ...], str]:
+def _write_fix(rng: random.Random, *, split: Split) -> tuple[dict[str, str], tuple[TargetLine, ...], str]:
     files = _workspace(rng, split=split)
     path, name = rng.choice(list(files)), rng.choice(list(OPERATORS))
     a, b = rng.choice(NEW_PARAMETERS if split == "words" else PARAMETERS)
     wrong = rng.choice([sign for sign in OPERATORS.values() if sign != OPERATORS[name]])
     line = f"def {name}({a}, {b}): return {a} {{}} {b}"
-    target = Target(path=path, name=name, before=line.format(wrong), after=line.format(OPERATORS[name]))
+    target = TargetLine(path=path, name=name, before=line.format(wrong), after=line.format(OPERATORS[name]))
     files[path][rng.randrange(LINES_PER_FILE)] = target.before
     return _texts(files), (target,), rng.choice(["A test fails. Fix the code.", "Fix the failing test."])
 
@@ -244,7 +244,7 @@ def _tells_apart(point: tuple[int, int]) -> bool:
 
 
 def _checks(
-    rng: random.Random, kind: Kind, files: Mapping[str, str], targets: tuple[Target, ...]
+    rng: random.Random, kind: Kind, files: Mapping[str, str], targets: tuple[TargetLine, ...]
 ) -> tuple[tuple[Check, ...], tuple[Check, ...]]:
     """The tests that are shown and those that are not: more points of a function, and every other value as it was."""
     if kind == "fix":

@@ -1,0 +1,142 @@
+"""Draw the values of `views` in the terminal: roles in colour, hints labelled, token masks coloured or marked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.panel import Panel
+from rich.text import Text
+
+from composer_replication.core.harmless import harmless
+from composer_replication.report.views import APART, EVIDENCE, LATER, MISTAKE
+
+ROLE_STYLE = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow"}
+MAX_LINES, MAX_CHARS = 14, 1400
+TEACHER_ONLY = "seen only by the teacher"
+NEITHER = "in neither context"
+# Loss of a token -> colour, and the markers that stand for it where there is no colour.
+MASK_STYLE = {"lm_ce": ("black on green", "[", "]"), "hint": ("black on yellow", "{", "}"), "none": ("dim", "", "")}
+
+
+def shorten(text: str, *, full: bool) -> str:
+    """Harmless text, cut for the screen unless `full`; what was cut is counted."""
+    clean = harmless(text)
+    if full or (len(clean) <= MAX_CHARS and clean.count("\n") < MAX_LINES):
+        return clean
+    cut = "\n".join(clean[:MAX_CHARS].split("\n")[:MAX_LINES])
+    return f"{cut}\n... {len(clean) - len(cut)} more characters (--full)"
+
+
+def block_text(block: Mapping[str, Any], *, full: bool) -> Text:
+    """One block of a message."""
+    kind = block["type"]
+    if kind == "text":
+        return Text(shorten(block["text"], full=full))
+    if kind == "thinking":
+        return Text(shorten(f"(thinking) {block['text'] or 'not in the log'}", full=full), style="italic")
+    if kind == "call":
+        arguments = json.dumps(block["arguments"], ensure_ascii=False, indent=1)
+        return Text.assemble(
+            ("call ", "bold"), (harmless(f"{block['name']} "), "bold"), shorten(arguments, full=full), (harmless(f"  {block['id']}"), "dim")
+        )
+    if kind == "result":
+        head = "error result " if block["is_error"] else "result "
+        images = f" [{len(block['images'])} image(s) not kept]" if block["images"] else ""
+        return Text.assemble(
+            (head, "bold red" if block["is_error"] else "bold"),
+            shorten(block["text"] + images, full=full),
+            (harmless(f"  {block['id']}"), "dim"),
+        )
+    return Text(shorten(f"({kind}) {block['text']}", full=full), style="dim")
+
+
+def render_turn(turn: Mapping[str, Any], *, full: bool, note: str = "") -> Text:
+    """One message with its header; later turns are greyed."""
+    grey = turn["place"] in (EVIDENCE, LATER)
+    labels = [label for label in (turn["author"], turn["tag"], note) if label]
+    if turn["place"] == EVIDENCE:
+        labels.append("evidence")
+    if grey:
+        labels.append(NEITHER)
+    if turn["place"] == MISTAKE:
+        labels.append("the mistaken message")
+    if turn["place"] == APART:
+        labels.append("not a mistake, never trained on by default")
+    style = "dim" if grey else f"bold {ROLE_STYLE[turn['role']]}"
+    text = Text(harmless(f"[{turn['turn']}] {turn['role']}" + "".join(f" · {label}" for label in labels)) + "\n", style=style)
+    body = Text("\n").join(block_text(block, full=full) for block in turn["blocks"])
+    text.append_text(body)
+    if grey:
+        text.stylize("dim")
+    text.append("\n")
+    return text
+
+
+def hint_panel(hint: str | None) -> Panel:
+    """The hint above the mistaken message."""
+    none = "no hint: not a mistake, or no writer had anything to say, or `recompose hints` has not run"
+    body = Text(harmless(hint)) if hint else Text(none, style="dim")
+    return Panel(body, title=f"hint · {TEACHER_ONLY}", title_align="left", border_style="yellow")
+
+
+def site_parts(view: Mapping[str, Any], *, full: bool) -> Iterator[Any]:
+    """A site from top to bottom."""
+    site = view["site"]
+    yield Text(
+        harmless(f"s{view['ordinal']:03d}  {site['id']}\n{site['kind']} · {site['category']} · found by {site['detector']}"), style="bold"
+    )
+    if site.get("detail"):
+        yield Text(shorten(site["detail"], full=full), style="red")
+    if view["left_out_before"]:
+        yield Text(f"... {view['left_out_before']} earlier turns in context (--before N)\n", style="dim")
+    for turn in view["before"]:
+        yield render_turn(turn, full=full)
+    yield hint_panel(view["hint"])
+    yield render_turn(view["message"], full=full)
+    for turn in view["after"]:
+        yield render_turn(turn, full=full)
+    if view["left_out_after"]:
+        yield Text(f"... {view['left_out_after']} later turns, {NEITHER} (--after N)", style="dim")
+
+
+def session_parts(view: Mapping[str, Any], *, full: bool) -> Iterator[Any]:
+    """A session from top to bottom, hints above the messages they belong to."""
+    checked = f" · context verified {view['requests_verified']} of {view['requests']}" if view["requests"] else ""
+    told = f"{view['file']} · {view['turns_total']} turns · tools {view['tools']['origin']}{checked}"
+    yield Text(harmless(f"{view['id']}\n{told}"), style="bold")
+    starts = {s["start"]: s for s in view["segments"] if s["start"]}
+    for turn in view["turns"]:
+        if turn["turn"] in starts:
+            kept = sum(b - a for a, b in starts[turn["turn"]]["context"])
+            yield Text(f"--- context rewritten here: {kept} earlier turns stay in view ---", style="magenta")
+        for site in turn.get("sites", ()):
+            if site["hint"] is not None:
+                yield hint_panel(site["hint"]["text"])
+        notes = ", ".join(f"{site['kind']} ({site['category']})" for site in turn.get("sites", ()))
+        yield render_turn(turn, full=full, note=notes)
+
+
+def mask_text(pieces: Sequence[tuple[str, str]], *, colour: bool) -> Text:
+    """Tokens with their loss: coloured, or with markers around each run where there is no colour.
+
+    >>> mask_text([("a", "none"), ("b", "lm_ce"), ("c", "lm_ce")], colour=False).plain
+    'a[b|c]'
+    """
+    text = Text()
+    previous = "none"
+    for number, (piece, loss) in enumerate(pieces):
+        style, opening, _ = MASK_STYLE[loss]
+        if loss != "none" and number % 2:
+            style += " bold underline"  # so that neighbours can be told apart
+        if not colour:
+            if loss != previous:
+                text.append(MASK_STYLE[previous][2] + opening)
+            elif loss != "none":
+                text.append("|")
+        text.append(harmless(piece), style=style if colour else "")
+        previous = loss
+    if not colour:
+        text.append(MASK_STYLE[previous][2])
+    return text

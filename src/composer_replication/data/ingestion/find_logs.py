@@ -1,0 +1,137 @@
+"""Find Claude Code logs: files, folders, $CLAUDE_CONFIG_DIR, ~/.claude."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from composer_replication.core.errors import DataError
+from composer_replication.data.ingestion.lines import LineReader
+from composer_replication.data.ingestion.log_records import BadRecord, decode
+
+RETENTION_NOTE = (
+    "Claude Code deletes its logs after 30 days (setting cleanupPeriodDays). What recompose ingests is kept; "
+    'to keep the logs themselves, raise "cleanupPeriodDays" in ~/.claude/settings.json or copy the folder.'
+)
+_ENDING = re.compile(r"\.[A-Za-z0-9]{1,8}")
+_SNIFF_LINES = 20
+_SNIFF_LINE_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFile:
+    """A file to read: where it is, how it is called in reports, its size, and the subagent it holds, if any.
+
+    `cwd` is the folder that its first records name. `why` is set where it cannot be read: it is reported and not opened.
+
+    Example: LogFile(path=Path("p/s1/subagents/agent-a1.jsonl"), name="s1/subagents/agent-a1.jsonl", num_bytes=900, agent=("s1", "a1"))
+    """
+
+    path: Path
+    name: str
+    num_bytes: int
+    agent: tuple[str, str] | None = None
+    cwd: str = ""
+    why: str = ""
+
+
+def default_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """Where Claude Code keeps its logs: $CLAUDE_CONFIG_DIR/projects, else ~/.claude/projects."""
+    if configured := environ.get("CLAUDE_CONFIG_DIR"):
+        return (Path(configured) / "projects",)
+    return (Path(environ.get("HOME") or Path.home()) / ".claude" / "projects",)
+
+
+def find_logs(paths: Iterable[str | Path] = (), *, environ: Mapping[str, str] | None = None) -> tuple[LogFile, ...]:
+    """Every log under the paths, in the order to read them; none given = where Claude Code keeps them.
+
+    A file is taken whatever its name; of a folder, every *.jsonl in it and below. The largest come first, so that a
+    copy made half-way is recognised by the whole; subagents' own files come last, when their calls are known.
+    Folders that cannot be opened and links that lead nowhere are in it too, with the reason.
+    Raises DataError for a path that does not exist, and where the default folder is missing.
+    """
+    found: dict[str, LogFile] = {}
+    for root in _roots(paths, environ):
+        for path, name, why in _files(root):
+            key = str(path) if why else os.path.realpath(path)
+            if key not in found:
+                found[key] = LogFile(path=path, name=name, num_bytes=0, why=why) if why else _sniffed(path, name)
+    return tuple(sorted(found.values(), key=lambda f: (f.agent is not None, -f.num_bytes, f.name)))
+
+
+def other_files(paths: Iterable[str | Path] = (), *, environ: Mapping[str, str] | None = None) -> dict[str, int]:
+    """How many files in the folders are of other kinds and so not read, by ending, most frequent first.
+
+    Example: other_files(["~/.claude/projects"]) -> {".json": 12, ".traj": 3}; what has no plain ending counts as ""
+    """
+    count: Counter[str] = Counter()
+    for root in _roots(paths, environ):
+        for _, _, files in os.walk(root):
+            for name in files:
+                if not name.endswith(".jsonl"):
+                    ending = os.path.splitext(name)[1]
+                    count[ending if _ENDING.fullmatch(ending) else ""] += 1
+    return dict(count.most_common())
+
+
+def _roots(paths: Iterable[str | Path], environ: Mapping[str, str] | None) -> list[Path]:
+    environ = os.environ if environ is None else environ
+    roots = [Path(p).expanduser() for p in paths] or [p for p in default_folders(environ) if p.is_dir()]
+    if not roots:
+        looked = ", ".join(str(p) for p in default_folders(environ))
+        raise DataError(f"no Claude Code logs in {looked}", fix="give files or folders: recompose ingest PATH ...")
+    for root in roots:
+        if not root.exists():
+            raise DataError(f"no file or folder {root}", fix="check the path")
+    return roots
+
+
+def _files(root: Path) -> Iterator[tuple[Path, str, str]]:
+    """(path, name in reports, why it cannot be read or "") of every log, in order."""
+    if not root.is_dir():
+        yield root, root.name, ""
+        return
+    failed: list[OSError] = []
+    for folder, folders, files in os.walk(root, onerror=failed.append):
+        folders.sort()
+        for name in sorted(files):
+            path = Path(folder) / name
+            if name.endswith(".jsonl"):
+                why = "" if path.is_file() else "a link that leads nowhere" if path.is_symlink() else "not a file"
+                yield path, path.relative_to(root).as_posix(), why
+    for error in failed:
+        path = Path(os.fsdecode(error.filename))
+        yield path, f"{path.relative_to(root).as_posix()}/", f"cannot be opened: {error.strerror or type(error).__name__}"
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _sniffed(path: Path, name: str) -> LogFile:
+    """The file with what its first lines tell: the subagent whose messages it holds, by its first message, and the folder."""
+    agent: tuple[str, str] | None = None
+    cwd = ""
+    try:
+        for count, (_, line) in enumerate(LineReader(path, _SNIFF_LINE_BYTES, hashed=False), 1):
+            if count > _SNIFF_LINES:
+                break
+            try:
+                record = decode(line)[0] if line is not None else None
+            except BadRecord:
+                continue
+            cwd = cwd or (record.cwd or "" if record is not None else "")
+            if record is not None and record.type in ("user", "assistant"):
+                if record.isSidechain and record.agentId and record.sessionId:
+                    agent = record.sessionId, record.agentId
+                break
+    except OSError:
+        pass  # the reader reports the file as unreadable
+    return LogFile(path=path, name=name, num_bytes=_size(path), agent=agent, cwd=cwd)

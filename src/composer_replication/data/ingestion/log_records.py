@@ -1,0 +1,305 @@
+"""What a Claude Code log line holds, decoded in one typed pass.
+
+The format has no published schema and drifts every few weeks. So only the fields that are used are named; anything
+else in a record is skipped by the decoder. A field of an unexpected type is left out and reported if nothing depends
+on it; otherwise the line is damaged, and reported.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import msgspec
+
+RECORD_TYPES = frozenset(
+    {
+        "user",
+        "assistant",
+        "summary",
+        "file-history-snapshot",
+        "file-history-delta",
+        "queue-operation",
+        "progress",
+        "pr-link",
+        "system",
+        "attachment",
+        "last-prompt",
+        "mode",
+        "permission-mode",
+        "ai-title",
+        "custom-title",
+        "agent-name",
+        "bridge-session",
+        "atis-latch",
+        "tag",
+        "tools-used",
+        "cost-state",
+        "api-request",
+        "api-request-shape",
+        "api-request-blob",
+    }
+)
+BLOCK_TYPES = frozenset(("text", "thinking", "tool_use", "tool_result"))
+MAX_DEPTH = 64
+_CONTAINERS = frozenset((dict, list))
+_NEEDED = ("type", "uuid", "message")
+
+
+class Source(msgspec.Struct, gc=False):
+    media_type: str = ""
+
+
+class Part(msgspec.Struct, gc=False):
+    """One part of a tool result."""
+
+    type: str = ""
+    text: str | None = None
+    source: Source | None = None
+    tool_name: str | None = None
+
+
+class RawBlock(msgspec.Struct, gc=False):
+    """One content block of a message; which fields are set depends on `type`."""
+
+    type: str = ""
+    text: str | None = None
+    thinking: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: Any = None
+    tool_use_id: str | None = None
+    is_error: bool | None = None
+    content: str | list[Part | str] | None = None
+    source: Source | None = None
+
+
+class LogUsage(msgspec.Struct, gc=False):
+    input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+
+    @property
+    def context_tokens(self) -> int:
+        """Prompt tokens of the request: new, read from the cache and written to it."""
+        return (self.input_tokens or 0) + (self.cache_read_input_tokens or 0) + (self.cache_creation_input_tokens or 0)
+
+
+class Message(msgspec.Struct, gc=False):
+    id: str | None = None
+    model: str | None = None
+    content: str | list[RawBlock] | None = None
+    usage: LogUsage | None = None
+
+
+class ProgressData(msgspec.Struct, gc=False):
+    """What a progress record tells at once; a message in it is decoded by `decode_progress`."""
+
+    type: str | None = None
+    agentId: str | None = None
+
+
+class LogRecord(msgspec.Struct, gc=False):
+    """The fields of any record that reading needs at once; rarer ones are decoded from the same line by `rare`."""
+
+    type: str = ""
+    subtype: str | None = None
+    uuid: str | None = None
+    parentUuid: str | None = None
+    sessionId: str | None = None
+    isSidechain: bool | None = None
+    isMeta: bool | None = None
+    isCompactSummary: bool | None = None
+    isApiErrorMessage: bool | None = None
+    timestamp: str | None = None
+    version: str | None = None
+    cwd: str | None = None
+    agentId: str | None = None
+    message: Message | None = None
+    data: ProgressData | None = None
+    toolUseResult: msgspec.Raw = msgspec.Raw()
+
+
+class _Carried(msgspec.Struct):
+    message: LogRecord | None = None
+
+
+class ProgressRecord(msgspec.Struct):
+    """A progress record that carries a subagent's message."""
+
+    data: _Carried
+    parentToolUseID: str | None = None
+
+
+class _AgentId(msgspec.Struct, gc=False):
+    agentId: str | None = None
+
+
+class BadRecord(Exception):
+    """A line that is not a usable record; the text says why and never quotes the line."""
+
+
+decode_typed = msgspec.json.Decoder(LogRecord).decode
+_PROGRESS = msgspec.json.Decoder(ProgressRecord).decode
+_AGENT_ID = msgspec.json.Decoder(_AgentId).decode
+
+
+def decode(line: bytes) -> tuple[LogRecord, tuple[str, ...]]:
+    """The record of a line and the names of fields that were left out for their type; raises BadRecord.
+
+    >>> decode(b'{"type":"user","uuid":"u1","version":3}')[1]
+    ('version',)
+    """
+    try:
+        return decode_typed(line), ()
+    except RecursionError:
+        raise BadRecord("nested too deep") from None
+    except UnicodeDecodeError:
+        raise BadRecord("not UTF-8") from None
+    except msgspec.DecodeError:
+        return _decode_slowly(line)
+
+
+def decode_progress(line: bytes) -> ProgressRecord | None:
+    """A progress record with the subagent's message in it; None where there is none or it cannot be used."""
+    try:
+        return _PROGRESS(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def agent_of_result(data: bytes | msgspec.Raw) -> str:
+    """The `agentId` in the result of a call that started a subagent; "" if there is none.
+
+    >>> agent_of_result(b'{"status":"completed","agentId":"adfd7ee"}')
+    'adfd7ee'
+    """
+    try:
+        return _AGENT_ID(data).agentId or ""
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+
+
+def rare(line: bytes) -> dict[str, Any]:
+    """The whole record as a dictionary, for the few types of which more than the common fields is wanted."""
+    try:
+        value = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        try:
+            value = _loads(line)
+        except BadRecord:
+            value = None
+    return value if isinstance(value, dict) else {}
+
+
+def is_deep(value: Any, *, limit: int = MAX_DEPTH) -> bool:
+    """Whether a JSON value nests deeper than `limit`; such arguments could not be written or walked safely.
+
+    >>> is_deep({"a": [1, [2]]}, limit=2), is_deep({"a": 1}, limit=2)
+    (True, False)
+    """
+    if type(value) is dict and _CONTAINERS.isdisjoint(map(type, value.values())):
+        return limit < 1
+    level = [value]
+    for _ in range(limit + 1):
+        below: list[Any] = []
+        for v in level:
+            kind = type(v)
+            if kind is dict:
+                below += v.values()
+            elif kind is list:
+                below += v
+        if not below:
+            return False
+        level = below
+    return True
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("a number that is not finite")
+    return value
+
+
+def _refuse(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _loads(line: bytes) -> Any:
+    """Standard-library JSON: slower, but it takes lone surrogates and long integers, which real logs hold."""
+    try:
+        text = line.decode("utf-8-sig", "surrogatepass")  # json would guess UTF-16 line by line, and read half of such a file
+        return json.loads(text, parse_constant=_refuse, parse_float=_finite)
+    except RecursionError:
+        raise BadRecord("nested too deep") from None
+    except UnicodeDecodeError:
+        raise BadRecord("not UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise BadRecord(f"not JSON ({error.msg.lower()})") from None
+    except ValueError as error:
+        raise BadRecord(str(error)) from None
+
+
+def _decode_slowly(line: bytes) -> tuple[LogRecord, tuple[str, ...]]:
+    value = _loads(line)
+    if not isinstance(value, dict):
+        raise BadRecord("not a JSON object")
+    message = value.get("message")
+    if isinstance(message, dict) and isinstance(message.get("content"), list):
+        blocks = [{"type": b["type"]} if _is_other_block(b) else b for b in message["content"]]
+        value = {**value, "message": {**message, "content": blocks}}
+    if "toolUseResult" in value:
+        value["toolUseResult"] = msgspec.Raw(msgspec.json.encode(_plain(value["toolUseResult"])))
+    left_out: list[str] = []
+    while True:
+        try:
+            return msgspec.convert(value, LogRecord), tuple(left_out)
+        except RecursionError:
+            raise BadRecord("nested too deep") from None
+        except UnicodeEncodeError:  # half of a surrogate pair where something else than text is wanted; the error names no field
+            top = _unconvertible(value)
+            if top is None:
+                raise BadRecord("wrong type: half of a surrogate pair in the record") from None
+            value = {k: v for k, v in value.items() if k != top}
+            left_out.append(top)
+        except msgspec.ValidationError as error:
+            why, _, path = str(error).partition(" - at `$.")
+            name = path.rstrip("`")
+            top = name.split(".")[0].split("[")[0]
+            if name.startswith("message.usage") and isinstance(value.get("message"), dict):
+                value = {**value, "message": {k: v for k, v in value["message"].items() if k != "usage"}}
+                left_out.append("message.usage")
+            elif top in value and top not in _NEEDED:
+                value = {k: v for k, v in value.items() if k != top}
+                left_out.append(top)
+            else:
+                raise BadRecord(f"wrong type: {why[0].lower()}{why[1:]} in {name or 'the record'}") from None
+
+
+def _is_other_block(block: Any) -> bool:
+    """Whether a block is of a type of which no field is used."""
+    return isinstance(block, dict) and isinstance(kind := block.get("type"), str) and kind not in BLOCK_TYPES
+
+
+def _unconvertible(value: dict[str, Any]) -> str | None:
+    """The first field that nothing depends on and that cannot be converted by itself."""
+    for name, inner in value.items():
+        if name not in _NEEDED:
+            try:
+                msgspec.convert({name: inner}, LogRecord)
+            except UnicodeEncodeError:
+                return name
+            except msgspec.ValidationError:
+                continue
+    return None
+
+
+def _plain(value: Any) -> Any:
+    """None for a value that msgspec cannot encode (a lone surrogate in it): these fields are a convenience."""
+    try:
+        msgspec.json.encode(value)
+    except (UnicodeEncodeError, OverflowError, RecursionError):
+        return None
+    return value

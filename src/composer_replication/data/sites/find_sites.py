@@ -1,0 +1,148 @@
+"""Sites of a session: every built-in detector by name, functions of your own by import path, one site a call.
+
+sites = find_sites(session, settings=SitesSettings())
+[s.kind for s in sites if s.category == "mistake"] -> ["file_missing", "edit_no_match"]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+
+from composer_replication.core.config.data_settings import SitesSettings
+from composer_replication.core.errors import ConfigError
+from composer_replication.core.site import Category, Site
+from composer_replication.core.surroundings import without_keys
+from composer_replication.core.trace import Session
+from composer_replication.data.sites.by_path import load_function, users_code
+from composer_replication.data.sites.detectors import Detector, failed_check, find_repeated_calls, hidden_error, tool_error
+from composer_replication.data.sites.shell_rules import PATH_EXPLORED
+
+DETECTORS: dict[str, Detector] = {
+    "tool_error": tool_error,
+    "repeated_call": find_repeated_calls,
+    "hidden_error": hidden_error,
+    "failed_check": failed_check,
+}
+RECOVERY_WARNING = (
+    'sites.site = "recovery" trains the turn after an error, not the mistaken one: its context already holds the error, and the'
+    " mistake itself gets no gradient"
+)
+
+
+def find_sites(session: Session, *, settings: SitesSettings) -> list[Site]:
+    """The sites of a session in order of turn and call; where several detectors name one call, a mistake wins, then the earlier detector.
+
+    Raises ConfigError for a detector that does not exist, and for one of the user's that raises or names what is not in the session.
+    """
+    found: dict[tuple[int, str | None], Site] = {}
+    for name in settings.detectors:
+        built_in = DETECTORS.get(name)
+        for site in built_in(session) if built_in else _sites_of_user(name, session):
+            if site.kind == PATH_EXPLORED and settings.explored_paths == "mistake":
+                site = dataclasses.replace(site, category="mistake")
+            key = (site.turn, site.call_id)
+            if site.turn < session.copied or (key in found and not _outranks(site, found[key])):
+                continue
+            found[key] = site
+    named = _renamed(session, found.values(), settings.error_kind) if settings.error_kind else found.values()
+    sites = _in_order(session, named)
+    return sites if settings.site == "cause" else recovery_sites(session, sites)
+
+
+def _sites_of_user(name: str, session: Session) -> list[Site]:
+    """What a detector of the user's finds, checked against the session: a site that names nothing would fail far from here."""
+    setting = "sites.detectors"
+    detect = load_function(name, setting=setting, built_in=DETECTORS)
+    with without_keys(), users_code(name, detect, setting=setting, on=f"session {session.id}"):
+        given = detect(session)
+        found: list[object] | None = list(given) if isinstance(given, Iterable) else None
+    sites: list[Site] = []
+    wrong = f"returned {type(given).__name__}, not sites" if found is None else ""
+    for site in found or ():
+        wrong = _contradiction(session, site)
+        if wrong or not isinstance(site, Site):
+            break
+        sites.append(site)
+    if wrong:
+        raise ConfigError(f"detector {name!r} {wrong}", where=f"session {session.id} [{setting}]", fix="correct that detector")
+    return sites
+
+
+def _contradiction(session: Session, site: object) -> str:
+    """What is wrong with a site of a user's detector, "" where nothing is."""
+    if not isinstance(site, Site):
+        return f"yields {type(site).__name__}, not Site"
+    if site.session_id != session.id:
+        return f"yields a site of session {site.session_id!r}"
+    if not 0 <= site.turn < len(session.turns):
+        return f"yields turn {site.turn}, but there are {len(session.turns)} turns"
+    turn = session.turns[site.turn]
+    if turn.role != "assistant":
+        return f"yields turn {site.turn}, which is no message of the model (its role is {turn.role!r})"
+    if site.call_id is not None and site.call_id not in {c.id for c in turn.calls}:
+        return f"yields call {site.call_id!r}, which does not stand in turn {site.turn}"
+    outside = [e for e in site.evidence if not 0 <= e < len(session.turns)]
+    return f"yields evidence at turn {outside[0]}, but there are {len(session.turns)} turns" if outside else ""
+
+
+def _outranks(new: Site, old: Site) -> bool:
+    return new.category == "mistake" and old.category != "mistake"
+
+
+def _in_order(session: Session, sites: Iterable[Site]) -> list[Site]:
+    position = {c.id: i for turn in session.turns for i, c in enumerate(turn.calls)}
+    return sorted(sites, key=lambda s: (s.turn, position.get(s.call_id or "", -1), s.kind))
+
+
+def _renamed(session: Session, sites: Iterable[Site], path: str) -> list[Site]:
+    """The sites with the kinds that the user's function gives their results; "" or None keeps the built-in kind.
+
+    Only the kind changes: a function that names kinds cannot turn a rejection into a mistake.
+    """
+    setting = "sites.error_kind"
+    name, refs = load_function(path, setting=setting), session.calls()
+    renamed: list[Site] = []
+    for site in sites:
+        ref = refs.get(site.call_id or "")
+        kind: object = None
+        if site.detector == "tool_error" and ref is not None and ref.result is not None:
+            with without_keys(), users_code(path, name, setting=setting, on=f"session {session.id}"):
+                kind = name(ref.result.text, tool=site.tool)
+        if kind is not None and not isinstance(kind, str):
+            raise ConfigError(f"{path} returned {type(kind).__name__}, not a name", where=f"session {session.id} [{setting}]")
+        renamed.append(dataclasses.replace(site, kind=kind) if kind else site)
+    return renamed
+
+
+def recovery_sites(session: Session, sites: Sequence[Site]) -> list[Site]:
+    """The assistant turn after each mistake's evidence, as the earlier framework trained it; everything else is left as it is.
+
+    Warns: this is another method than the published one. A mistake without a later turn in view of its error has no recovery.
+    """
+    warnings.warn(RECOVERY_WARNING, UserWarning, stacklevel=3)
+    recovery: Category = "recovery"
+    kept: dict[tuple[int, str | None], Site] = {}
+    written = [index for index, _ in session.assistant_turns()]
+    for site in sites:
+        if site.category != "mistake":
+            kept.setdefault((site.turn, site.call_id), site)
+            continue
+        after = _first_in_view_of(session, max(site.evidence, default=site.turn), written)
+        if after is not None:
+            author = session.turns[after].author
+            kept.setdefault((after, None), dataclasses.replace(site, turn=after, call_id=None, category=recovery, author=author))
+    return sorted(kept.values(), key=lambda s: (s.turn, s.call_id or "", s.kind))
+
+
+def _first_in_view_of(session: Session, turn: int, written: Sequence[int]) -> int | None:
+    """The first of the model's own messages (`written`, in order) after a turn that had the turn in its context."""
+    for segment in session.segments:
+        if segment.end <= turn or not (segment.start <= turn or any(a <= turn < b for a, b in segment.context)):
+            continue
+        next_one = bisect_left(written, max(segment.start, turn + 1))
+        if next_one < len(written) and written[next_one] < segment.end:
+            return written[next_one]
+    return None

@@ -1,0 +1,182 @@
+"""The words and operators of a shell line, split as a shell splits them: quotes, escapes, substitutions and comments.
+
+    split("rm -rf 'a b' $X *.go")  -> words rm · -rf · a b · $X (expands) · *.go (glob)
+
+Nothing is expanded: a word says whether the shell would still change it, so that nobody takes `$X` or `*.go` for a name.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+# Longest first: `&>>` is one operator, not three.
+_OPERATORS = ("&>>", "<<<", "&>", ">>", ">|", ">&", "<&", "<>", "&&", "||", "|&", ";;", ">", "<", "|", ";", "&", "(", ")", "\n")
+_IN_DOUBLE = frozenset('"\\$`\n')
+_BRACES = re.compile(r"\{([^{}]*)\}")
+MAX_DEPTH = 8
+"""Substitutions nested deeper than this are kept as text: a log is untrusted."""
+
+
+class OpenQuoteError(ValueError):
+    """A quote or bracket of the line is never closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShellWord:
+    """One word without its quotes. `glob`: it holds an unquoted pattern; `expands`: a variable, a substitution or braces.
+
+    `commands` are the lines inside its `$(...)` and backticks. Example: ShellWord("$(pwd)/a", expands=True, commands=("pwd",))
+    """
+
+    text: str
+    glob: bool = False
+    expands: bool = False
+    commands: tuple[str, ...] = ()
+    quoted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A control operator or redirection, e.g. "&&", ">>", "\\n"."""
+
+    text: str
+
+    @property
+    def redirects(self) -> bool:
+        """Whether the next word is a file or descriptor."""
+        return self.text[0] in "<>" or self.text in ("&>", "&>>")
+
+
+def split(line: str) -> list[ShellWord | Operator]:
+    """The words and operators of a line, in order; raises OpenQuoteError where a quote or a substitution stays open.
+
+    >>> [t.text for t in split("cd 'a b'&&ls -l>out # note")]
+    ['cd', 'a b', '&&', 'ls', '-l', '>', 'out']
+    """
+    return _Splitter(line).run()
+
+
+class _Splitter:
+    def __init__(self, line: str) -> None:
+        self.line, self.at, self.found = line, 0, list[ShellWord | Operator]()
+        self._clear()
+
+    def _clear(self) -> None:
+        self.parts, self.glob, self.expands, self.quoted, self.started = list[str](), False, False, False, False
+        self.commands = list[str]()
+
+    def _end(self) -> None:
+        if self.started:
+            text = "".join(self.parts)
+            braces = not self.quoted and any("," in inner or ".." in inner for inner in _BRACES.findall(text))
+            self.found.append(ShellWord(text, self.glob, self.expands or braces, tuple(self.commands), self.quoted))
+        self._clear()
+
+    def run(self) -> list[ShellWord | Operator]:
+        line = self.line
+        while self.at < len(line):
+            char = line[self.at]
+            if char in " \t\r":
+                self._end()
+                self.at += 1
+            elif char == "#" and not self.started:
+                end = line.find("\n", self.at)
+                self.at = len(line) if end < 0 else end
+            elif char in "<>" and line[self.at + 1 : self.at + 2] == "(":
+                self._substitution(2)
+            elif self.line.startswith("\\\n", self.at):  # the line goes on
+                self.at += 2
+            elif char in "()<>|&;\n":
+                self._operator()
+            else:
+                self._character(char)
+        self._end()
+        return self.found
+
+    def _operator(self) -> None:
+        text = next(op for op in _OPERATORS if self.line.startswith(op, self.at))
+        if text[0] in "<>" and "".join(self.parts).isdigit() and not self.quoted:
+            self._clear()  # the number of a descriptor
+        self._end()
+        self.found.append(Operator(text))
+        self.at += len(text)
+
+    def _character(self, char: str) -> None:
+        self.started = True
+        if char == "\\":
+            self.parts.append(self.line[self.at + 1 : self.at + 2])
+            self.quoted, self.at = True, self.at + 2
+        elif char == "'":
+            self._single(self.at + 1)
+        elif char == '"':
+            self._double()
+        elif char == "`" or self.line.startswith(("$(", "${"), self.at):
+            self._substitution(1 if char == "`" else 2)
+        elif self.line.startswith("$'", self.at):
+            self._single(self.at + 2, escapes=True)
+        else:
+            self.glob |= char in "*?["
+            self.expands |= char == "$" and re.match(r"\$[\w@#?!*$-]", self.line[self.at : self.at + 2]) is not None
+            self.parts.append(char)
+            self.at += 1
+
+    def _single(self, start: int, *, escapes: bool = False) -> None:
+        end = self.line.find("'", start)
+        while escapes and end > 0 and self.line[end - 1] == "\\":
+            end = self.line.find("'", end + 1)
+        if end < 0:
+            raise OpenQuoteError("a quote is not closed")
+        self.parts.append(self.line[start:end])
+        self.quoted, self.at = True, end + 1
+
+    def _double(self) -> None:
+        self.quoted, self.at = True, self.at + 1
+        while self.at < len(self.line):
+            char = self.line[self.at]
+            if char == '"':
+                self.at += 1
+                return
+            if char == "\\" and self.line[self.at + 1 : self.at + 2] in _IN_DOUBLE:
+                self.parts.append(self.line[self.at + 1 : self.at + 2].replace("\n", ""))
+                self.at += 2
+            elif char == "`" or self.line.startswith(("$(", "${"), self.at):
+                self._substitution(1 if char == "`" else 2)
+            else:
+                self.expands |= char == "$" and re.match(r"\$[\w@#?!*]", self.line[self.at : self.at + 2]) is not None
+                self.parts.append(char)
+                self.at += 1
+        raise OpenQuoteError("a double quote is not closed")
+
+    def _substitution(self, opening: int) -> None:
+        """Take `$(...)`, `${...}`, `<(...)` or backticks over as text, and what is run in them."""
+        start = self.at
+        end = self._closing(start, opening)
+        text = self.line[start : end + 1]
+        if not text.startswith("${"):
+            self.commands.append(text[opening:-1])
+        self.parts.append(text)
+        self.started, self.expands, self.at = True, True, end + 1
+
+    def _closing(self, start: int, opening: int) -> int:
+        if opening == 1:
+            end = self.line.find("`", start + 1)
+            if end < 0:
+                raise OpenQuoteError("a backtick is not closed")
+            return end
+        begins, ends = ("{", "}") if self.line.startswith("${", start) else ("(", ")")
+        depth, at, quote = 1, start + opening, ""
+        while at < len(self.line):
+            char = self.line[at]
+            if char == "\\" and quote != "'":
+                at += 1
+            elif quote:
+                quote = "" if char == quote else quote
+            elif char in "'\"":
+                quote = char
+            elif char in (begins, ends):
+                depth += 1 if char == begins else -1
+                if depth == 0:
+                    return at
+            at += 1
+        raise OpenQuoteError("a substitution is not closed")

@@ -1,0 +1,188 @@
+"""Held-out sites of one's own logs: which they are, and what a student writes there.
+
+    held = held_out_sites(lambda: read_sessions(path), sites=read_sites(other), settings=config.held_out)
+    spots, lost = restore_spots(held, renderer=renderer, max_tokens=4096, room=256)
+    shown = play_logs(player, spots=spots, settings=config.evaluate, seed=seed)
+    shown.forks[0].checked.outcome
+
+A session is held out by the hash of tokens/split.py, and where the session that started it is not trained on either. With held_out.by =
+"repository" its repository is not trained on; with "session" it may be, which is counted: then a change is shown and nothing is claimed.
+The student sees what stood above the mistaken message, without any hint.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from composer_replication.core.codec import turn_to_json
+from composer_replication.core.config.base import stage_seed
+from composer_replication.core.config.data_settings import HeldOutSettings
+from composer_replication.core.config.rollout_settings import EvaluateSettings
+from composer_replication.core.errors import DataError, RenderError
+from composer_replication.core.site import Site
+from composer_replication.core.trace import Session
+from composer_replication.data.hints.context import site_context
+from composer_replication.data.hints.refers import refers_to
+from composer_replication.data.sites.shell_rules import PATH_EXPLORED
+from composer_replication.evaluation.players import Player, load_player
+from composer_replication.evaluation.success import one_thread
+from composer_replication.models.pretrained_folder import weights_sha256
+from composer_replication.rollouts.fork import Fork, ForkPoint, fork_to_json, room_for, sample_forks
+from composer_replication.rollouts.sampler import Sampling
+from composer_replication.rollouts.static_check import SiteCheck, ToolFacts
+from composer_replication.tokens.prefix import restore
+from composer_replication.tokens.renderer import Renderer
+from composer_replication.tokens.split import is_held_out, split_unit
+
+LABEL = "evaluate-logs:"
+"""Begins every fork's name. It is the same for all students, so that they draw from the same streams of random numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldSite:
+    """One mistake of a held-out session; `cluster` is the session, with the subagents that it started, `repository` its unit.
+
+    `shared` says that other sessions of this repository are trained on.
+    """
+
+    session: Session
+    site: Site
+    cluster: str
+    repository: str
+    shared: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """The sites on which a student is judged; `left_out` counts mistakes that cannot be used, by reason.
+
+    Reasons: training (its session is trained on), shared_session (the session that started it is), path_explored (a path that was only
+    looked for: no mistake), copied, whole_message (a site without a call: nothing says what would be the same mistake).
+    """
+
+    sites: tuple[HeldSite, ...]
+    left_out: Mapping[str, int]
+    num_training_sessions: int
+
+    @property
+    def clusters(self) -> int:
+        """How many sessions they stand in."""
+        return len({held.cluster for held in self.sites})
+
+    @property
+    def repositories(self) -> int:
+        """How many repositories they stand in."""
+        return len({held.repository for held in self.sites})
+
+    @property
+    def num_shared(self) -> int:
+        """Of how many the repository is trained on in other sessions: they are held out by session alone."""
+        return sum(held.shared for held in self.sites)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogsShown:
+    """What one student wrote at the sites, and the hash of the weights that did it."""
+
+    name: str
+    weights_sha256: str
+    forks: tuple[Fork, ...]
+
+
+def held_out_sites(read: Callable[[], Iterable[Session]], *, sites: Iterable[Site], settings: HeldOutSettings) -> HeldOut:
+    """The mistakes of sessions that are held out; `read` gives the sessions, twice."""
+    repositories, families = set[str](), set[str]()
+    for session in read():
+        if not is_held_out(session, settings=settings):
+            repositories.add(split_unit(session, by="repository"))
+            families.add(split_unit(session, by="session"))
+    by_session: dict[str, list[Site]] = {}
+    explored: Counter[str] = Counter()
+    for site in sites:
+        if site.category == "mistake":
+            by_session.setdefault(site.session_id, []).append(site)
+        elif site.kind == PATH_EXPLORED:
+            explored[site.session_id] += 1
+    found: list[HeldSite] = []
+    left_out: Counter[str] = Counter()
+    for session in read():
+        repository, family = split_unit(session, by="repository"), split_unit(session, by="session")
+        if explored[session.id] and is_held_out(session, settings=settings):
+            left_out[PATH_EXPLORED] += explored[session.id]
+        for site in by_session.get(session.id, ()):
+            reason = ""
+            if not is_held_out(session, settings=settings):
+                reason = "training"
+            elif family in families:
+                reason = "shared_session"
+            elif site.turn < session.copied:
+                reason = "copied"
+            elif site.call_id is None:
+                reason = "whole_message"
+            if reason:
+                left_out[reason] += 1
+            else:
+                shared = repository in repositories
+                found.append(HeldSite(session=session, site=site, cluster=family, repository=repository, shared=shared))
+    return HeldOut(sites=tuple(found), left_out=dict(sorted(left_out.items())), num_training_sessions=len(families))
+
+
+def check_untrained(held: HeldOut, trained: Collection[str], *, where: str) -> None:
+    """Raise DataError where a run was trained on a session on which it is about to be judged."""
+    both = sorted({h.session.id for h in held.sites} & set(trained))
+    if both:
+        what = f"session {both[0]} is held out now, but the run was trained on it ({len(both)} such sessions)"
+        raise DataError(
+            what, where=where, fix="evaluate with the held_out settings that the examples were built with, or build and train again"
+        )
+
+
+def restore_spots(held: HeldOut, *, renderer: Renderer, max_tokens: int, room: int) -> tuple[list[ForkPoint], dict[str, int]]:
+    """The context of every site as `build` would window it, with `room` tokens for the message; and how many have none, by reason."""
+    spots: list[ForkPoint] = []
+    lost: Counter[str] = Counter()
+    tools: dict[str, ToolFacts] = {}
+    for one in held.sites:
+        try:
+            seen = refers_to(site_context(one.session, one.site))
+            prefix = restore(one.session, turn=one.site.turn, renderer=renderer, max_tokens=max_tokens, room=room, refers_to=seen)
+        except RenderError:
+            lost["template"] += 1
+            continue
+        if prefix is None:
+            lost["too_long"] += 1
+            continue
+        facts = tools.setdefault(one.session.id, ToolFacts.of(one.session))
+        check = SiteCheck.of(one.session, one.site, tools=facts)
+        spots.append(ForkPoint(site=one.site, turns=prefix.turns, tools=one.session.tools, check=check, num_tokens=prefix.num_tokens))
+    return spots, dict(lost)
+
+
+def play_logs(player: Player, *, spots: Sequence[ForkPoint], settings: EvaluateSettings, batch: int, seed: int) -> LogsShown:
+    """Load one student from its files and let it write at every spot, `settings.log_samples` times, on one thread and without hints."""
+    student, renderer = load_player(player)
+    sampling = Sampling(
+        temperature=settings.temperature,
+        max_new_tokens=settings.log_max_new_tokens,
+        batch_episodes=batch,
+        seed=stage_seed(seed, "evaluate-logs"),
+    )
+    with one_thread():
+        forks = sample_forks(
+            student.model,
+            spots,
+            samples=settings.log_samples,
+            renderer=renderer,
+            settings=room_for([spot.num_tokens for spot in spots], settings=sampling),
+            author=player.name,
+            label=LABEL,
+        )
+    return LogsShown(name=player.name, weights_sha256=weights_sha256(student.model), forks=tuple(forks))
+
+
+def message_to_json(fork: Fork) -> dict[str, Any]:
+    """One line of evaluation_logs/<row>.jsonl: what the check said, and the message itself, for whoever wants to read them together."""
+    return {**fork_to_json(fork), "message": turn_to_json(replace(fork.turn, sampled=None))}

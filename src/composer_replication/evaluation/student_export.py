@@ -1,0 +1,33 @@
+"""The student of a run, written for serving: whole weights, weights with the adapter merged, or the adapter alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from composer_replication.core.config.student_settings import StudentSettings
+from composer_replication.evaluation.players import Player, load_player
+from composer_replication.models.load_student import load_student
+from composer_replication.models.merge import merge_adapters
+from composer_replication.models.pretrained_folder import save_served, weights_sha256
+from composer_replication.tokens.hf import load_tokenizer
+from composer_replication.tokens.renderer import Renderer
+
+
+def write_student(player: Player, *, form: str, folder: Path) -> dict[str, Any]:
+    """The model, the tokenizer and the template; what a card says of them."""
+    how, notes = player.config.student, []
+    if how.lora.rank:
+        student, renderer = load_player(player)
+    else:  # whole weights need no base model any more
+        tokenizer = load_tokenizer(str(player.checkpoint))
+        alone = StudentSettings(model=str(player.checkpoint), dtype=how.dtype)
+        student = load_student(alone, tokenizer=tokenizer, seed=player.config.seed)
+        renderer = Renderer.for_tokenizer(tokenizer, family=how.template)
+    digest, model = weights_sha256(student.model), student.model
+    if form == "merged":
+        found = merge_adapters(student)
+        model = found.model
+        notes.append(f"{found.num_merged} adapted weights merged; log-probs moved by at most {found.drift:.2g} nats")
+    save_served(model, renderer.tokenizer, folder, template=renderer.template, end_ids=renderer.end_ids)
+    return {"weights_sha256": digest, "family": renderer.family.name if renderer.family else "own template", "notes": notes}

@@ -1,0 +1,108 @@
+"""Held-out mistakes of one's own logs as plain values: how often they recur, and what the log and each student wrote, side by side.
+
+    view = logs_view(open_run(path), work=Path("recompose"))
+    view["sites"][0]["log"], view["sites"][0]["written"]["after"][0]["outcome"]
+
+Sites stand in the order of the file: none is chosen for what came out there. The log's own message is read from the work folder, and only
+where its sessions and sites are those that the evaluation read. Imports core only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from composer_replication.core.codec import read_sessions, read_sites, turn_from_json
+from composer_replication.core.errors import DataError
+from composer_replication.core.jsonl import read_lines
+from composer_replication.core.rundir import RunDir, sha256_of
+from composer_replication.core.site import Site
+from composer_replication.report.views import CONTEXT, MISTAKE, turn_view
+
+RECURRENCE, OK = "recurrence", "ok"
+SIDES = ("before", "after")
+"""The rows that stand beside the log; the others are counted in the table."""
+_KEYS = ("rows", "paired", "verdict", "plan", "notes")
+_AGAIN = "run the evaluation again: recompose evaluate RUN --logs"
+
+
+def read_logs(run: RunDir) -> dict[str, Any] | None:
+    """What evaluation_logs.json holds; None where it was never written. Raises DataError for a file of another form."""
+    path = run.evaluation_logs_json
+    if not path.exists():
+        return None
+    try:
+        value = json.loads(path.read_bytes())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"not JSON: {error}", where=str(path), fix=_AGAIN) from error
+    rows = value.get("rows") if isinstance(value, dict) else None
+    named = isinstance(rows, list) and all(isinstance(row, dict) and isinstance(row.get("name"), str) for row in rows)
+    if not named or any(key not in value for key in _KEYS):
+        raise DataError("not an evaluation on logs", where=str(path), fix=_AGAIN)
+    return value
+
+
+def logs_view(run: RunDir, *, work: Path) -> dict[str, Any] | None:
+    """The evaluation with its sites; None where there is none. `unknown` says why the log's own messages are not shown."""
+    table = read_logs(run)
+    if table is None:
+        return None
+    written = {row["name"]: _written(run, row["name"]) for row in table["rows"]}
+    ids = list(dict.fromkeys(one["site_id"] for name in SIDES for one in written.get(name, ())))
+    logged, unknown = _logged(table.get("inputs", {}), ids, work=work)
+    sites = [
+        {
+            "name": f"h{number:03d}",
+            "id": site_id,
+            "kind": next(one["kind"] for name in SIDES for one in written.get(name, ()) if one["site_id"] == site_id),
+            **logged.get(site_id, {"log": None, "detail": "", "repository": ""}),
+            "written": {name: [one for one in written[name] if one["site_id"] == site_id] for name in SIDES if name in written},
+        }
+        for number, site_id in enumerate(ids, 1)
+    ]
+    return {**{key: table[key] for key in _KEYS}, "samples_per_site": table.get("samples_per_site"), "sites": sites, "unknown": unknown}
+
+
+def outcome_tally(samples: Sequence[Mapping[str, Any]]) -> str:
+    """How often each outcome came, e.g. "same 1, undecided 3"."""
+    return ", ".join(f"{outcome} {count}" for outcome, count in Counter(one["outcome"] for one in samples).most_common())
+
+
+def _written(run: RunDir, name: str) -> list[dict[str, Any]]:
+    """The samples of one row; a file of an earlier version, which holds no messages, gives the verdicts alone."""
+    path = run.written_at_sites(name)
+    if Path(name).name != name or not path.exists():
+        return []
+    found: list[dict[str, Any]] = []
+    for _, line in read_lines(path):
+        try:
+            one = {key: line[key] for key in ("site_id", "kind", "number", "outcome", "reason", "detail")}
+        except (KeyError, TypeError) as error:
+            raise DataError(f"not a message at a site: {error!r}", where=str(path), fix=_AGAIN) from error
+        message = line.get("message")
+        found.append({**one, "turn": turn_view(turn_from_json(message), one["number"], place=CONTEXT) if message else None})
+    return found
+
+
+def _logged(inputs: Mapping[str, str], ids: Sequence[str], *, work: Path) -> tuple[dict[str, dict[str, Any]], str]:
+    """The mistaken message of every site, from the files that the evaluation read; or why there is none."""
+    read = ("sessions.jsonl", "sites.jsonl")
+    if missing := [name for name in read if not (work / name).exists()]:
+        return {}, f"{missing[0]} is not where it was"
+    for name in read:
+        if inputs.get(name) != sha256_of(work / name):
+            return {}, f"{name} is not the file that was evaluated"
+    wanted = set(ids)
+    by_session: dict[str, list[Site]] = {}
+    for site in read_sites(work / "sites.jsonl"):
+        if site.id in wanted:
+            by_session.setdefault(site.session_id, []).append(site)
+    found: dict[str, dict[str, Any]] = {}
+    for session in read_sessions(work / "sessions.jsonl"):
+        for site in by_session.get(session.id, ()):
+            log = turn_view(session.turns[site.turn], site.turn, place=MISTAKE)
+            found[site.id] = {"log": log, "detail": site.detail, "repository": session.repository}
+    return found, ""

@@ -1,0 +1,193 @@
+"""What an environment says, checked and cleaned before anything reads it: it may be of a wrong type, endless, or no text at all.
+
+    checked_reply(reply, calls=("c0",), limits=EpisodeLimits())      # the reply with clean texts, or FaultError with what is wrong
+    clean_text(b"\\xff\\x1b[31mred", max_chars=100)            # '\\ufffd\\u241b[31mred'
+
+Control characters are shown by their pictures (U+2400 ...), so that they are seen and obeyed by nobody; bytes that are not UTF-8 and
+halves of surrogate pairs become U+FFFD; of a result that is too long its beginning is kept, and how much is missing is said behind it.
+What passes can be rendered, added up and saved: `checked_reward` sees to the reward and the measures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from numbers import Real
+from typing import Any, get_args
+
+from composer_replication.core.trace import Block, Role, Text, ToolResult, ToolSpec, Turn
+from composer_replication.rollouts.envs.env import Opening, Reply
+from composer_replication.rollouts.sampling import EpisodeLimits
+
+_KEPT = "\t\n\r"
+_PICTURES = {i: 0x2400 + i for i in range(0x20) if chr(i) not in _KEPT} | {0x7F: 0x2421}
+_PICTURES |= dict.fromkeys([*range(0x80, 0xA0), *range(0xD800, 0xE000)], 0xFFFD)
+_ROLES = get_args(Role)
+MAX_DEPTH = 64
+"""How deep the schema of a tool may be: what writes it as JSON goes down into it by recursion."""
+_MAX_INT = 2**63
+
+
+class FaultError(Exception):
+    """An environment broke the protocol; it costs the episode and goes no further than the episode."""
+
+
+def clean_text(text: str | bytes, *, max_chars: int) -> str:
+    """Text that can be encoded, printed and held, at most `max_chars` characters of it and a note on the rest.
+
+    >>> clean_text("abcdef", max_chars=4)
+    'abcd\\n[2 more characters are left out: a result may have 4]'
+    >>> clean_text("\\x1b[2Jhi\\ud800", max_chars=99) == "\\u241b[2Jhi\\ufffd"
+    True
+    """
+    held = text[: 4 * max_chars].decode("utf-8", errors="replace") if isinstance(text, bytes) else text
+    kept = held[:max_chars].translate(_PICTURES)
+    missing = len(text) - max_chars if isinstance(text, str) else max(len(held), len(text) // 4) - max_chars
+    if missing <= 0:
+        return kept
+    about = "at least " if isinstance(text, bytes) else ""
+    return f"{kept}\n[{about}{missing} more characters are left out: a result may have {max_chars}]"
+
+
+def checked_opening(opening: object, *, limits: EpisodeLimits) -> Opening:
+    """The opening with clean texts, one of a log as it stands; raises FaultError where it is none."""
+    if not isinstance(opening, Opening):
+        raise FaultError(f"open() gave {type(opening).__name__}, not an Opening")
+    turns = _row(opening.turns, of="the messages of the opening")
+    if not turns:
+        raise FaultError("the opening holds no message")
+    offered = _row(opening.tools, of="the tools on offer")
+    tools = [tool for tool in offered if isinstance(tool, ToolSpec)]
+    if len(tools) != len(offered):
+        raise FaultError("a tool on offer is no ToolSpec")
+    if opening.logged:
+        if wrong := next((turn for turn in turns if not isinstance(turn, Turn)), None):
+            raise FaultError(f"a message is {type(wrong).__name__}, not a Turn")
+        return opening
+    return Opening(turns=tuple(_turn(turn, limits=limits) for turn in turns), tools=tuple(map(_tool, tools)))
+
+
+def checked_reply(reply: object, *, calls: Sequence[str], limits: EpisodeLimits) -> Reply:
+    """The reply with clean texts; raises FaultError where it is none, or where it does not answer each of `calls` exactly once.
+
+    A reply that ends the episode need not answer.
+    """
+    if not isinstance(reply, Reply):
+        raise FaultError(f"reply() gave {type(reply).__name__}, not a Reply")
+    turns = tuple(_turn(turn, limits=limits) for turn in _row(reply.turns, of="the messages of a reply"))
+    if any(turn.role == "assistant" for turn in turns):
+        raise FaultError("the environment answered with a message of the student")
+    answered = [result.call_id for turn in turns for result in turn.results]
+    if len(set(answered)) != len(answered) or not set(answered) <= set(calls):
+        raise FaultError("a result answers no call, or one that has its result already")
+    if not reply.done and (missing := set(calls) - set(answered)):
+        raise FaultError(f"the environment gave no result to {len(missing)} of {len(calls)} calls")
+    return Reply(turns=turns, done=bool(reply.done))
+
+
+def checked_max_turns(most: object) -> int:
+    """How many messages the student may write; raises FaultError where the environment's word on it is no such number."""
+    if not isinstance(most, int):
+        raise FaultError(f"max_turns is {type(most).__name__}, not a number")
+    if most < 1:
+        raise FaultError("max_turns is below 1, so the student may not write")
+    return int(most)
+
+
+def checked_reward(reward: object, measures: object) -> tuple[float, dict[str, float]]:
+    """The reward and the measures as plain numbers; raises FaultError for a reward out of bounds, or a measure that is not finite.
+
+    >>> checked_reward(1, {"valid_calls": 3})
+    (1.0, {'valid_calls': 3.0})
+    """
+    if not isinstance(reward, (int, float)) or not 0.0 <= reward <= 1.0:
+        raise FaultError(f"the reward is {_number(reward)}, not a number from 0 to 1")
+    if not isinstance(measures, Mapping):
+        raise FaultError(f"the measures are {type(measures).__name__}, not numbers by name")
+    found: dict[str, float] = {}
+    for name, value in measures.items():
+        if not isinstance(name, str):
+            raise FaultError(f"the name of a measure is {type(name).__name__}")
+        if not isinstance(value, Real) or not math.isfinite(value):
+            raise FaultError(f"the measure {name} is {_number(value)}, not a finite number")
+        found[_plain(name, of="the name of a measure")] = float(value)
+    return float(reward), found
+
+
+def _turn(turn: object, *, limits: EpisodeLimits) -> Turn:
+    if not isinstance(turn, Turn):
+        raise FaultError(f"a message is {type(turn).__name__}, not a Turn")
+    if not isinstance(turn.role, str) or turn.role not in _ROLES:
+        raise FaultError(f"the role of a message is none of {', '.join(_ROLES)}")
+    if not isinstance(turn.context_tokens, int):
+        raise FaultError(f"the context_tokens of a message are {type(turn.context_tokens).__name__}, not a number")
+    return Turn(
+        role=turn.role,
+        author=None if turn.author is None else _plain(turn.author, of="the author of a message"),
+        blocks=tuple(_blocks(_row(turn.blocks, of="the blocks of a message"), limits=limits)),
+        tag=_plain(turn.tag, of="the tag of a message"),
+        context_tokens=turn.context_tokens,
+    )
+
+
+def _blocks(blocks: Sequence[object], *, limits: EpisodeLimits) -> Iterator[Block]:
+    for block in blocks:
+        if not isinstance(block, (Text, ToolResult)):
+            raise FaultError(f"an environment cannot say a {type(block).__name__}")
+        if not isinstance(block.text, (str, bytes)):
+            raise FaultError(f"the text of a block is {type(block.text).__name__}")
+        text = clean_text(block.text, max_chars=limits.max_result_chars)
+        if isinstance(block, Text):
+            yield Text(text)
+            continue
+        if not isinstance(block.call_id, str):
+            raise FaultError(f"the call id of a result is {type(block.call_id).__name__}")
+        if not (block.is_error is None or isinstance(block.is_error, bool)):
+            raise FaultError(f"is_error of a result is {type(block.is_error).__name__}")
+        images = tuple(_plain(image, of="an image of a result") for image in _row(block.images, of="the images of a result"))
+        yield ToolResult(block.call_id, text, block.is_error, images)
+
+
+def _tool(tool: ToolSpec) -> ToolSpec:
+    if not isinstance(tool.parameters, Mapping):
+        raise FaultError(f"the parameters of a tool are {type(tool.parameters).__name__}, not a JSON schema")
+    return ToolSpec(
+        name=_plain(tool.name, of="the name of a tool"),
+        description=_plain(tool.description, of="the description of a tool"),
+        parameters=_json(tool.parameters, depth=0),
+    )
+
+
+def _json(value: object, *, depth: int) -> Any:
+    """A copy of a JSON value with clean texts; raises FaultError where it is none."""
+    if depth > MAX_DEPTH:
+        raise FaultError(f"the schema of a tool is more than {MAX_DEPTH} deep")
+    if isinstance(value, str):
+        return clean_text(value, max_chars=len(value))
+    if isinstance(value, Mapping):
+        return {_plain(name, of="a name in the schema of a tool"): _json(v, depth=depth + 1) for name, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_json(v, depth=depth + 1) for v in value]
+    if value is None or isinstance(value, bool):
+        return value
+    if (isinstance(value, int) and abs(value) < _MAX_INT) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise FaultError(f"the schema of a tool holds {type(value).__name__} that is no JSON")
+
+
+def _number(value: object) -> str:
+    """A number for a message, of anything else the type: its own words may be endless."""
+    return repr(value) if type(value) in (int, float) else f"a {type(value).__name__}"
+
+
+def _row(value: object, *, of: str) -> Sequence[object]:
+    """A tuple or list: what else can be gone through may have no end."""
+    if not isinstance(value, (tuple, list)):
+        raise FaultError(f"{of} are {type(value).__name__}, not a tuple")
+    return value
+
+
+def _plain(text: object, *, of: str) -> str:
+    if not isinstance(text, str):
+        raise FaultError(f"{of} is {type(text).__name__}, not text")
+    return clean_text(text, max_chars=len(text))

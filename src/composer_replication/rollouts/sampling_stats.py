@@ -1,0 +1,44 @@
+"""Where the time of sampling goes, and how much came of it.
+
+meter = SamplingStats()
+sample_rollouts(model, envs, ..., meter=meter)
+meter.seconds["model"], meter.num_sampled
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class SamplingStats:
+    """Wall seconds by part ("model", "choose", "environment", "render", and "total" over all), and counts; adds up over calls.
+
+    What "total" holds beyond the parts is the sampler's own Python. `num_fed` counts tokens that went through the model, `num_sampled`
+    those that the student wrote, `num_cut` messages ended by force, `num_malformed` calls that could not be read, `num_refused` calls
+    beyond the bound of one message, `num_lost` episodes whose environment failed or hung, `num_left_behind` threads that never came back.
+    """
+
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    num_episodes: int = 0
+    num_turns: int = 0
+    num_fed: int = 0
+    num_sampled: int = 0
+    num_cut: int = 0
+    num_malformed: int = 0
+    num_refused: int = 0
+    num_lost: int = 0
+    num_left_behind: int = 0
+
+    @contextmanager
+    def timing(self, part: str) -> Iterator[None]:
+        """Add the time of a block to one part."""
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[part] += time.perf_counter() - begun
