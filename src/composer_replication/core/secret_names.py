@@ -286,7 +286,7 @@ def inserted_secrets(text: str, at: int) -> list[Span]:
     """Secrets in the rows of an INSERT, each judged by the name of its column.
 
     >>> inserted_secrets("INSERT INTO users (name, password) VALUES ('ada', 'tr0ub4dor&3x');", 0)
-    [Span(start=50, end=62, kind='password')]
+    [Span(start=51, end=63, kind='password')]
     """
     head = _INSERT.match(text, at)
     if head is None:

@@ -63,8 +63,10 @@ def split_exit_code(text: str) -> tuple[int | None, str]:
 def judge_shell_error(command: str, text: str) -> Verdict:
     """The verdict on a shell call that failed.
 
-    >>> judge_shell_error("ls srcs", "Exit code 1\\nls: srcs: No such file or directory").kind
+    >>> judge_shell_error("cat srcs", "Exit code 1\\ncat: srcs: No such file or directory").kind
     'shell_missing_path'
+    >>> judge_shell_error("ls srcs", "Exit code 1\\nls: srcs: No such file or directory").kind  # it looked whether it is there
+    'path_explored'
     >>> judge_shell_error("go test ./...", "Exit code 1\\nFAIL").category
     'failed_check'
     """
