@@ -8,8 +8,9 @@ import pytest
 
 from composer_replication.core.trace import Segment, Session, SourceRef, Turn
 from composer_replication.data.hints.context import site_context, strings, turn_text
+from composer_replication.data.hints.ran import commands_that_worked, refs_seen
 from composer_replication.data.hints.rules import rule_for_kind, rule_for_tool, split_rules
-from composer_replication.data.hints.seen import commands_that_worked, known_paths_near, places, refs_seen, seen_paths
+from composer_replication.data.hints.seen import known_paths_near, places, seen_paths
 from tests.data.sites.builder import bash, calls, failed, find, human, results, session
 
 MISSING = "<tool_use_error>File does not exist.</tool_use_error>"
