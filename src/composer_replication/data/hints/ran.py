@@ -15,13 +15,14 @@ from composer_replication.data.hints.seen import places
 from composer_replication.data.sites.effects import effects
 from composer_replication.data.sites.judge import is_error, judge
 from composer_replication.data.sites.shell import Command, Simple, parse, shell_command
+from composer_replication.data.sites.shell_errors import malformed, split_exit_code
 from composer_replication.data.sites.shell_rules import word_set
 
 MAX_REFS = 5
 ALIKE_REF = 0.75
 """Smallest likeness (difflib ratio) of two refs that are offered for each other."""
 _BUILTINS = word_set(
-    "echo cd pwd printf test [ true false : export set unset source . eval type hash read wait pushd popd alias exit sleep"
+    "echo cd pwd printf test [ true false : export set unset source . eval type hash read wait pushd popd alias exit sleep which"
 )
 _KEYWORDS = word_set("for while until if case select function done fi esac { }")
 # In front of a program they change nothing about where it is looked for.
@@ -36,7 +37,7 @@ _SUBCOMMANDS = {"gh": 2, "aws": 2, "gcloud": 2, **dict.fromkeys(_WITH_SUBCOMMAND
 # Behind them a line finds programs that another line may not find.
 _OTHER_PATH = re.compile(r"\bPATH=|(?:^|[;&\n(])\s*(?:source|\.)\s|\bactivate\b|\bnix(?:-shell| develop)\b|\w\(\)\s*\{|\balias\s")
 _NOT_FOUND = re.compile(
-    r"command not found: ([\w.+-]+)|(?:^|[\s:])([\w.+-]+): (?:command )?not found|^([\w.+-]+) not found$|\bno ([\w.+-]+) in \("
+    r"command not found: ([\w.+-]+)|(?:^|[\s:])([A-Za-z][\w.+-]*): (?:command )?not found(?!:)|^([\w.+-]+) not found$|\bno ([\w.+-]+) in \("
     r"|\"([\w.+-]+)\": executable file not found|\bspawn ([\w.+-]+) ENOENT",
     re.MULTILINE,
 )
@@ -137,6 +138,28 @@ def help_was_shown(context: SiteContext, wanted: Simple) -> bool:
             if of_it and {"--help", "-h", "help"} & set(simple.words):
                 return True
     return False
+
+
+def was_refused_before(context: SiteContext) -> bool:
+    """Whether a call in view failed with the very option or subcommand of the same program that this one is refused for."""
+    if context.call is None or context.evidence is None:
+        return False
+    wanted = _refused(context.call, context.evidence)
+    return bool(wanted) and any(_refused(call, result) == wanted for call, result, _ in _shell_calls(context))
+
+
+def _refused(call: ToolCall, result: ToolResult) -> tuple[str, str] | None:
+    """The program and its option or subcommand that a result refuses, None where it refuses none by name."""
+    line = shell_command(call.name, call.arguments)
+    if line is None:
+        return None
+    command = parse(line)
+    verdict = malformed(command, split_exit_code(result.text)[1], hidden=not is_error(call, result))
+    if verdict is None or verdict.kind != "shell_bad_option" or not verdict.subject:
+        return None
+    option = verdict.subject
+    by = next((s for s in command.simple if any(w == option or w.startswith(f"{option}=") for w in s.words)), None)
+    return (_in_words(by)[0], option) if by is not None else None
 
 
 def _in_words(simple: Simple) -> list[str]:

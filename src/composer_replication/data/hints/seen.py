@@ -7,6 +7,7 @@ anything removes it. Paths are kept in full, from where the shell stood; a name 
 from __future__ import annotations
 
 import difflib
+import fnmatch
 import posixpath
 import re
 from collections.abc import Iterator
@@ -231,20 +232,32 @@ def relative_from(context: SiteContext) -> str | None:
 
 
 def was_looked_for(context: SiteContext) -> bool:
-    """Whether a listing or a search for this very name, or of its folder, stands in view."""
+    """Whether a listing or a search that would have shown the wrong path stands in view."""
     found = places(context)
     wrong, _ = _wrong_in_full(context, wrong_path(context), found.cwd)
+    return any(_would_show(call, wrong, found.stood.get(call.id)) for call, result in context.answered() if not is_error(call, result))
+
+
+def _would_show(call: ToolCall, wrong: str, stood: str | None) -> bool:
+    """Whether a call lists the folder of a path or one above it, or searches for its name."""
     folder, name = posixpath.split(wrong)
-    for call, result in context.answered():
-        stood = found.stood.get(call.id)
-        command = shell_command(call.name, call.arguments)
-        if command is None and call.name in LISTERS:
-            words = [v for v in call.arguments.values() if isinstance(v, str)]
-        elif command is not None:
-            words = [w for s in parse(command).simple if _lists(s) or s.name == "tree" for w in (*s.words, *(() if s.operands else (".",)))]
-        else:
+    command = shell_command(call.name, call.arguments)
+    if command is None:
+        given = [v for v in (call.arguments.get("pattern"), call.arguments.get("path")) if isinstance(v, str)]
+        if call.name not in LISTERS or not given:
+            return False
+        pattern = posixpath.join(*reversed(given)) if len(given) > 1 else given[0]
+        full = resolve(pattern, stood) or pattern
+        return full == folder or (Gone(full, glob=True).covers(wrong) and fnmatch.fnmatchcase(name, posixpath.basename(full)))
+    parsed, named = parse(command), re.compile(rf"(?<![\w-]){re.escape(posixpath.splitext(name)[0])}(?![\w-])")
+    for simple, here in zip(parsed.simple, effects(parsed, stood).at, strict=True):
+        if not _lists(simple) and simple.name != "tree":
             continue
-        if any(posixpath.splitext(name)[0] in word or resolve(word, stood) == folder for word in words) and not is_error(call, result):
+        starts = [resolve(word, here) for word in simple.operands if word != "ls-files"] or [here]
+        deep = simple.name != "ls" or "-R" in simple.words
+        if any(start and (start == folder or (deep and Gone(start).covers(wrong))) for start in starts):
+            return True
+        if any(named.search(word) for word in simple.words):
             return True
     return False
 
@@ -285,10 +298,10 @@ def _nearness(wrong: str, path: str) -> float:
     if len(words) == len(others):
         unlike = [(a, b) for a, b in zip(words, others, strict=True) if a != b]
         return 1 + (ALIKE + shared) / 2 if len(unlike) == 1 and _mistyped(*unlike[0]) else 0
-    more = set(words) ^ set(others)
-    is_part = set(words) < set(others) or set(others) < set(words)
-    near_by = folder == other_folder or any(word in other_folder.lower() or word in folder.lower() for word in more)
-    return 1 + shared / 2 if is_part and len(more) == 1 and near_by and not more & _COMPANION else 0
+    more = set(words) ^ set(others)  # a word of the one's name is the other's folder: git_operations.go, gitutil/operations.go
+    shorter, where = (others, other_folder) if len(others) < len(words) else (words, folder)
+    told_by_folder = set(shorter) == set(words) & set(others) and any(word in posixpath.basename(where).lower() for word in more)
+    return 1 + shared / 2 if told_by_folder and len(more) == 1 and not more & _COMPANION else 0
 
 
 def _words(stem: str) -> list[str]:

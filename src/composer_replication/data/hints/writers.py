@@ -16,7 +16,15 @@ from typing import Any
 
 from composer_replication.core.trace import CLEARED_TEXT, ToolCall, ToolSpec
 from composer_replication.data.hints.context import SiteContext, Writer
-from composer_replication.data.hints.ran import alike, branches_were_listed, commands_that_worked, help_was_shown, ran_in, refs_seen
+from composer_replication.data.hints.ran import (
+    alike,
+    branches_were_listed,
+    commands_that_worked,
+    help_was_shown,
+    ran_in,
+    refs_seen,
+    was_refused_before,
+)
 from composer_replication.data.hints.rules import rule_for_kind, rule_for_tool
 from composer_replication.data.hints.seen import (
     LISTERS,
@@ -111,6 +119,7 @@ TEMPLATES: dict[str, str] = {
     "shell_keyword": "A keyword of the shell comes first in its command, and assignments behind it.",
     "shell_bad_option": "Check this program's help before the call: use only options and subcommands that it lists.",
     "shell_help_shown": "The help of this program stands above: use only options and subcommands that it lists.",
+    "shell_refused_above": "What this call gives its program was refused above already: use only what that program's help lists.",
     "shell_usage": "Check this program's usage before the call: it does not take these arguments.",
     "shell_task": "List the tasks or scripts that the project defines before running one.",
     "shell_query": "Check the schema of the interface before the query: use only fields and arguments that it has.",
@@ -314,7 +323,7 @@ def _file_of(call: ToolCall) -> str:
 
 def read_first(context: SiteContext) -> str | None:
     """The agent edits only what it has read; where it was read above, that it counts no longer."""
-    return _fill("read_again" if _was_read(context) else "read_first", name=_name(context))
+    return _fill("read_again", name=_name(context)) if _was_read(context) else _fill("read_first", name=_name(context))
 
 
 def edit_multi_match(context: SiteContext) -> str | None:
@@ -383,7 +392,7 @@ def shell_syntax(context: SiteContext) -> str | None:
     if re.match(r"(?:Syntax|Indentation|Tab)Error", detail):
         return None if re.search(r"<<-?\s*['\"\\]", command) else _fill("shell_syntax_inline")
     if re.match(r"(?:jq|g?awk|sed|[ef]?grep|rg|fd): ?|failed to parse jq", detail):
-        return _fill("shell_syntax_expression" if "'" in command else "shell_syntax_program")
+        return _fill("shell_syntax_expression") if "'" in command else _fill("shell_syntax_program")
     return _fill("shell_syntax_substitution")
 
 
@@ -393,6 +402,8 @@ def shell_unknown_command(context: SiteContext) -> str | None:
         return _fill("shell_keyword")
     if (folder := ran_in(context, context.subject)) is not None:
         return _fill("ran_in", folder=folder)
+    if context.evidence and re.search(r"No module named ", context.evidence.text):
+        return None  # programs say nothing about the modules of a Python
     worked = [c for c in commands_that_worked(context) if c != context.subject][:MAX_COMMANDS]
     return _fill("shell_unknown_command", commands=", ".join(worked)) if worked and context.subject else None
 
@@ -409,6 +420,8 @@ def shell_bad_option(context: SiteContext) -> str | None:
     if re.search(r"^accepts .*arg\(s\)", said, re.MULTILINE):
         return _fill("shell_usage")
     command = shell_command(context.call.name, context.call.arguments) if context.call else None
+    if command is not None and was_refused_before(context):
+        return _fill("shell_refused_above")
     if command is not None and any(help_was_shown(context, simple) for simple in _blamed(parse(command), said)):
         return _fill("shell_help_shown")
     return _fill("shell_bad_option")
