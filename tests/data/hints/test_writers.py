@@ -128,12 +128,17 @@ def test_a_schema_is_given_where_the_arguments_do_not_fit_it(arguments: dict[str
         (did(bash("a", "find /w/lib -type f"), "b.py"), ("w", "Read", {"file_path": "/w/src/a.py"}), 1),
         ((), ("w", "Glob", {"pattern": "*.py", "path": "/w/src"}), 0),
         ((), bash("w", "gofmt -l ./cmd/..."), 0),
+        ((), bash("w", "go build ./cmd"), 0),
     ],
 )
 def test_to_list_first_is_advised_where_nobody_looked(before: tuple[Turn, ...], call: tuple[str, str, dict[str, Any]], hints: int) -> None:
-    text = NOT_THERE if call[1] != "Bash" else "Exit code 2\nstat ./cmd/...: no such file or directory"
+    text = (
+        NOT_THERE
+        if call[1] != "Bash"
+        else "Exit code 2\nstat ./cmd/...: no such file or directory\nmain module (m) does not contain package m/cmd"
+    )
     assert after(*before, call=call, text=text, cwd="/w") == [
-        "List the folder, or search for the file by its name, before this path is used."
+        "Before this path is used, list the folder above it or search for its name."
     ] * hints  # fmt: skip
 
 
@@ -225,3 +230,15 @@ def test_a_here_document_is_not_advised_to_who_wrote_one() -> None:
     error = 'Exit code 1\n  File "<stdin>", line 1\n    x = (\n        ^\nSyntaxError: x'
     assert after(call=bash("w", "python - <<'EOF'\nx = (\nEOF"), text=error) == []
     assert "here-document" in after(call=bash("w", "python -c 'x = ('"), text=error.replace("<stdin>", "<string>"))[0]
+
+
+@pytest.mark.parametrize(
+    ("command", "usage", "hints"),
+    [
+        ("find src -name x -o -name y", "Usage: rtk find [OPTIONS] <PATTERN>", 0),  # what refused it stands between
+        ("rtk find src -name x -o -name y", "Usage: rtk find [OPTIONS] <PATTERN>", 1),
+    ],
+)
+def test_the_help_of_a_program_that_the_line_does_not_name_is_not_advised(command: str, usage: str, hints: int) -> None:
+    got = after(call=bash("w", command), text=f"Exit code 2\nerror: unexpected argument '-o' found\n\n{usage}")
+    assert len(got) == hints

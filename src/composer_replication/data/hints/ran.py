@@ -157,8 +157,8 @@ def _refused(call: ToolCall, result: ToolResult) -> tuple[str, str] | None:
     verdict = malformed(command, split_exit_code(result.text)[1], hidden=not is_error(call, result))
     if verdict is None or verdict.kind != "shell_bad_option" or not verdict.subject:
         return None
-    option = verdict.subject
-    by = next((s for s in command.simple if any(w == option or w.startswith(f"{option}=") for w in s.words)), None)
+    option = verdict.subject.lstrip("-")
+    by = next((s for s in command.simple if any(w.lstrip("-").partition("=")[0] == option for w in s.words)), None)
     return (_in_words(by)[0], option) if by is not None else None
 
 

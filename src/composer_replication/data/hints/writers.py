@@ -76,7 +76,7 @@ TEMPLATES: dict[str, str] = {
     "known_paths": "Paths seen so far that exist: {paths}. Use one of these if it is what is meant; else list the folder first.",
     "known_from": "A relative path starts in {folder} here, for the shell stands there. Paths seen so far that exist: {paths}.",
     "stands_in": "The shell stands in {folder} here: a relative path starts there.",
-    "list_folder": "List the folder, or search for the file by its name, before this path is used.",
+    "list_folder": "Before this path is used, list the folder above it or search for its name.",
     "make_folder": "A file can only be written into a folder that exists: create the folder of {name} first.",
     "reread": "Before editing {name}, {read} the region you are about to change and copy the old text from it exactly, blanks included.",
     "stale": "{name} has changed since it was read above: read the region again before editing it.",
@@ -119,7 +119,7 @@ TEMPLATES: dict[str, str] = {
     "shell_keyword": "A keyword of the shell comes first in its command, and assignments behind it.",
     "shell_bad_option": "Check this program's help before the call: use only options and subcommands that it lists.",
     "shell_help_shown": "The help of this program stands above: use only options and subcommands that it lists.",
-    "shell_refused_above": "What this call gives its program was refused above already: use only what that program's help lists.",
+    "shell_refused_above": "An option or subcommand of this call was refused above already: use only those that the program's help lists.",
     "shell_usage": "Check this program's usage before the call: it does not take these arguments.",
     "shell_task": "List the tasks or scripts that the project defines before running one.",
     "shell_query": "Check the schema of the interface before the query: use only fields and arguments that it has.",
@@ -230,8 +230,9 @@ def known_paths(context: SiteContext) -> str | None:
 
 
 def _looks(context: SiteContext) -> bool:
-    """Whether the mistaken call was a listing or a search by name itself, or named a pattern: to list first would be to do the same."""
-    if context.call is None or "..." in wrong_path(context):
+    """Whether the mistaken call was a listing or a search by name itself, or what it named is no path: to list first is no help."""
+    said = context.evidence.text if context.evidence else ""
+    if context.call is None or "..." in wrong_path(context) or "does not contain package" in said:
         return True
     command = shell_command(context.call.name, context.call.arguments)
     return context.call.name in LISTERS if command is None else bool(parse(command).names & (LOOKERS | {"fd"}))
@@ -420,6 +421,9 @@ def shell_bad_option(context: SiteContext) -> str | None:
     if re.search(r"^accepts .*arg\(s\)", said, re.MULTILINE):
         return _fill("shell_usage")
     command = shell_command(context.call.name, context.call.arguments) if context.call else None
+    usage = re.search(r"^[Uu]sage: (\S+)", said, re.MULTILINE)
+    if command is not None and usage and usage[1] not in parse(command).names and not parse(command).names_thing(usage[1]):
+        return None  # a program refused it that stands between, and that the line does not name
     if command is not None and was_refused_before(context):
         return _fill("shell_refused_above")
     if command is not None and any(help_was_shown(context, simple) for simple in _blamed(parse(command), said)):
