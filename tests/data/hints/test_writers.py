@@ -132,11 +132,8 @@ def test_a_schema_is_given_where_the_arguments_do_not_fit_it(arguments: dict[str
     ],
 )
 def test_to_list_first_is_advised_where_nobody_looked(before: tuple[Turn, ...], call: tuple[str, str, dict[str, Any]], hints: int) -> None:
-    text = (
-        NOT_THERE
-        if call[1] != "Bash"
-        else "Exit code 2\nstat ./cmd/...: no such file or directory\nmain module (m) does not contain package m/cmd"
-    )
+    missing = "Exit code 2\nstat ./cmd/...: no such file or directory\nmain module (m) does not contain package m/cmd"
+    text = NOT_THERE if call[1] != "Bash" else missing
     assert after(*before, call=call, text=text, cwd="/w") == [
         "Before this path is used, list the folder above it or search for its name."
     ] * hints  # fmt: skip
@@ -237,6 +234,7 @@ def test_a_here_document_is_not_advised_to_who_wrote_one() -> None:
     [
         ("find src -name x -o -name y", "Usage: rtk find [OPTIONS] <PATTERN>", 0),  # what refused it stands between
         ("rtk find src -name x -o -name y", "Usage: rtk find [OPTIONS] <PATTERN>", 1),
+        ("/usr/bin/find src -name x -o -name y", "usage: find [path] [expression]", 1),
     ],
 )
 def test_the_help_of_a_program_that_the_line_does_not_name_is_not_advised(command: str, usage: str, hints: int) -> None:
