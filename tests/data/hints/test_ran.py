@@ -136,3 +136,9 @@ def test_programs_that_worked_are_no_answer_to_a_missing_module() -> None:
     error = "Exit code 1\n/usr/bin/python: No module named pytset"
     log = session(human("x"), *did("git status"), calls(bash("w", "python -m pytset")), failed("w", error))
     assert report(log).without == {"shell_unknown_command": 1}
+
+
+@pytest.mark.parametrize(("worked", "hints"), [("git status", 1), ("svn log && ls", 0), ("svn log && ls && cat x", 1)])
+def test_a_few_programs_that_worked_say_nothing_unless_one_is_alike(worked: str, hints: int) -> None:
+    log = session(human("x"), *did(worked), calls(bash("w", "gti log")), failed("w", UNKNOWN))
+    assert len(report(log).hints) == hints

@@ -164,6 +164,12 @@ def test_in_a_shell_the_name_of_a_directory_is_what_the_error_told() -> None:
         ("Bash", {"command": 'jq ".a ! b"'}, "Exit code 3\njq: error: syntax error", "single quotes"),
         ("Bash", {"command": "jq '.a ! b'"}, "Exit code 3\njq: error: syntax error", "syntax of the expression"),
         ("Read", {"file_path": "x.py"}, MISSING, "list the folder above it or search"),
+        (
+            "Bash",
+            {"command": "pytest 't"},
+            "Exit code 2\n/bin/bash: -c: line 1: unexpected EOF while looking for matching `''",
+            "Close every",
+        ),
         ("Bash", {"command": "X=$(ls) && (a"}, "Exit code 1\n(eval):1: parse error near `('", "command line simple"),
         ("Bash", {"command": "gh pr diff 1 --stat"}, "Exit code 1\nunknown flag: --stat", "use only options and subcommands that it lists"),
         ("Bash", {"command": "gh pr diff 1 -- a b"}, "Exit code 1\naccepts at most 1 arg(s), received 3", "usage before the call"),
@@ -277,13 +283,13 @@ def test_an_explored_path_has_a_hint_where_it_is_trained_on() -> None:
 def test_an_unknown_command_names_those_that_worked() -> None:
     log = session(
         human("x"),
-        calls(bash("a", "ls && git status"), bash("b", "nope2 x")),
+        calls(bash("a", "ls && git status && grep x y"), bash("b", "nope2 x")),
         results(("a", "ok"), ("b", "Exit code 127\n(eval):1: command not found: nope2", True)),
         calls(bash("c", "gti log")),
         failed("c", "Exit code 127\n(eval):1: command not found: gti"),
     )
     got = report(log)
-    assert [h.text for h in got.hints] == ["Commands that worked so far: git, ls. Check that any other is installed before using it."]
+    assert [h.text for h in got.hints] == ["Commands that worked so far: git, grep, ls. Check that any other is installed before using it."]
     assert got.hints[0].knows == ("kind", "error_text", "commands_seen")
     assert got.without == {"shell_unknown_command": 1}  # nothing had worked when the first one was made
 

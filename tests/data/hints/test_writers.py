@@ -171,6 +171,14 @@ def test_a_folder_in_which_the_shell_stands_already() -> None:
     ]
 
 
+def test_a_path_that_was_refused_above_is_said_to_have_been() -> None:
+    read = ("a", "Read", {"file_path": "/w/a.py"})
+    again = ("w", "Read", {"file_path": "/w/a.py"})
+    assert "refused above" in after(*did(read, NOT_THERE, True), call=again, text=NOT_THERE, cwd="/w")[0]
+    made = did(("m", "Write", {"file_path": "/w/a.py"}))
+    assert "refused above" not in "".join(after(*did(read, NOT_THERE, True), *made, call=again, text=NOT_THERE, cwd="/w"))
+
+
 # edits
 
 

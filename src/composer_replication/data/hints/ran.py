@@ -197,6 +197,6 @@ def branches_were_listed(context: SiteContext) -> bool:
     )
 
 
-def alike(name: str, names: Iterable[str], *, limit: int = MAX_REFS) -> list[str]:
+def alike(name: str, names: Iterable[str], *, limit: int = MAX_REFS, cutoff: float = ALIKE_REF) -> list[str]:
     """The names most like a given one, by difflib's ratio, best first; none where nothing is alike."""
-    return difflib.get_close_matches(name, list(names), n=limit, cutoff=ALIKE_REF)
+    return difflib.get_close_matches(name, list(names), n=limit, cutoff=cutoff)

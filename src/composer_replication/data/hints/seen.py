@@ -231,6 +231,12 @@ def relative_from(context: SiteContext) -> str | None:
     return here if here and not moved and (first in below or known) else None
 
 
+def was_refused(context: SiteContext) -> bool:
+    """Whether a call in view was refused because the very path was missing, and nothing showed it since."""
+    found = places(context)
+    return _wrong_in_full(context, wrong_path(context), found.cwd)[0] in found.refused
+
+
 def was_looked_for(context: SiteContext) -> bool:
     """Whether a listing or a search that would have shown the wrong path stands in view."""
     found = places(context)

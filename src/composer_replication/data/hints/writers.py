@@ -34,6 +34,7 @@ from composer_replication.data.hints.seen import (
     places,
     relative_from,
     was_looked_for,
+    was_refused,
     wrong_path,
 )
 from composer_replication.data.sites.arguments import misfit
@@ -45,6 +46,10 @@ from composer_replication.data.sites.shell_rules import LOOKERS, PATH_EXPLORED, 
 from composer_replication.data.sites.tool_errors import strip_tag
 
 MAX_COMMANDS = 12
+MIN_COMMANDS = 3
+"""That fewer worked says nothing about another, unless one is alike."""
+ALIKE_PROGRAM = 0.6
+"""Smallest likeness (difflib ratio) of a mistyped program, e.g. `gti` for `git`: its name is short."""
 MAX_FIELDS = 24
 MIN_LINE = 6
 """A shorter line of an edit (a brace, `return`) stands anywhere and says nothing about the region."""
@@ -77,6 +82,7 @@ TEMPLATES: dict[str, str] = {
     "known_from": "A relative path starts in {folder} here, for the shell stands there. Paths seen so far that exist: {paths}.",
     "stands_in": "The shell stands in {folder} here: a relative path starts there.",
     "list_folder": "Before this path is used, list the folder above it or search for its name.",
+    "refused_path": "This path was refused above already as missing: list the folder above it or search for its name.",
     "make_folder": "A file can only be written into a folder that exists: create the folder of {name} first.",
     "reread": "Before editing {name}, {read} the region you are about to change and copy the old text from it exactly, blanks included.",
     "stale": "{name} has changed since it was read above: read the region again before editing it.",
@@ -102,6 +108,7 @@ TEMPLATES: dict[str, str] = {
     "repeated_call": (
         "This call was already made {ago} messages above with the same arguments and nothing has changed since: its result is in view."
     ),
+    "shell_syntax_open": "Close every quote that the line opens; inside single quotes no single quote can stand.",
     "shell_syntax_quote": "Quote every argument that holds brackets, stars or question marks, so that the shell does not expand it.",
     "shell_syntax_equals": "Quote a word that begins with an equals sign: zsh takes it for the name of a program.",
     "shell_syntax_substitution": (
@@ -226,7 +233,9 @@ def known_paths(context: SiteContext) -> str | None:
         return _fill("known_from", folder=folder, paths=", ".join(paths)) if paths else _fill("stands_in", folder=folder)
     if paths:
         return _fill("known_paths", paths=", ".join(paths))
-    return None if context.site.kind not in PATH_STATED or _looks(context) or was_looked_for(context) else _fill("list_folder")
+    if context.site.kind not in PATH_STATED or _looks(context) or was_looked_for(context):
+        return None
+    return _fill("refused_path") if was_refused(context) else _fill("list_folder")
 
 
 def _looks(context: SiteContext) -> bool:
@@ -385,6 +394,8 @@ def shell_syntax(context: SiteContext) -> str | None:
     detail = judge(context.call, context.evidence).detail
     if "no matches found" in detail:
         return _fill("shell_syntax_quote")
+    if re.search(r"EOF while looking for matching [`'\"]{2}|unmatched ['\"]|Unterminated quoted string", detail, re.IGNORECASE):
+        return _fill("shell_syntax_open")
     if re.search(r": =\S* not found$", detail):
         return _fill("shell_syntax_equals")
     if (near := re.search(r"parse error near [`'](\w+)'", detail)) and near.group(1) in SHELL_KEYWORDS:
@@ -406,7 +417,8 @@ def shell_unknown_command(context: SiteContext) -> str | None:
     if context.evidence and re.search(r"No module named ", context.evidence.text):
         return None  # programs say nothing about the modules of a Python
     worked = [c for c in commands_that_worked(context) if c != context.subject][:MAX_COMMANDS]
-    return _fill("shell_unknown_command", commands=", ".join(worked)) if worked and context.subject else None
+    tells = len(worked) >= MIN_COMMANDS or bool(alike(context.subject, worked, cutoff=ALIKE_PROGRAM))
+    return _fill("shell_unknown_command", commands=", ".join(worked)) if tells and context.subject else None
 
 
 def shell_bad_option(context: SiteContext) -> str | None:
@@ -537,7 +549,7 @@ def knows(writer: Writer, context: SiteContext, *, text: str) -> tuple[str, ...]
         return ("kind", "call", "schema") if _is_from(text, "tool_schema") else ("kind", "error_text", "call")
     if writer is too_large and "holds few lines" in text:
         return ("kind", "error_text", "call")
-    if _is_from(text, "list_folder") or _is_from(text, "list_refs"):
+    if _is_from(text, "list_folder") or _is_from(text, "refused_path") or _is_from(text, "list_refs"):
         shell = context.call is not None and shell_command(context.call.name, context.call.arguments) is not None
         return ("kind", "error_text" if shell else "call")
     if writer is known_refs and _is_from(text, "list_ref"):
