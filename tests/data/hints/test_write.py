@@ -164,12 +164,7 @@ def test_in_a_shell_the_name_of_a_directory_is_what_the_error_told() -> None:
         ("Bash", {"command": 'jq ".a ! b"'}, "Exit code 3\njq: error: syntax error", "single quotes"),
         ("Bash", {"command": "jq '.a ! b'"}, "Exit code 3\njq: error: syntax error", "syntax of the expression"),
         ("Read", {"file_path": "x.py"}, MISSING, "list the folder above it or search"),
-        (
-            "Bash",
-            {"command": "pytest 't"},
-            "Exit code 2\n/bin/bash: -c: line 1: unexpected EOF while looking for matching `''",
-            "Close every",
-        ),
+        ("Bash", {"command": "pytest 't"}, "Exit code 2\nbash: -c: line 1: unexpected EOF while looking for matching `''", "every quote"),
         ("Bash", {"command": "X=$(ls) && (a"}, "Exit code 1\n(eval):1: parse error near `('", "command line simple"),
         ("Bash", {"command": "gh pr diff 1 --stat"}, "Exit code 1\nunknown flag: --stat", "use only options and subcommands that it lists"),
         ("Bash", {"command": "gh pr diff 1 -- a b"}, "Exit code 1\naccepts at most 1 arg(s), received 3", "usage before the call"),
