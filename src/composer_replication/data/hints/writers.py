@@ -299,8 +299,6 @@ def _region(context: SiteContext) -> _Region:
                 if found := wanted & lines.keys():
                     region.shown = region.was_shown = True
                     region.odd = any(_is_odd(lines[key]) for key in found)
-                elif failed and not only_reads(call):
-                    region.shown = False
             elif not failed:
                 region.shown = region.failed = False
             elif region.shown and wanted & _lines_of(_old_text(call)):
