@@ -67,7 +67,12 @@ _JOINS = ("join(", "concat(")
 _DOUBLED = re.compile(r'""(?:(?<=[{,:\w ]"")(?=\w)|(?<=\w"")(?=[:,}]))')
 # Literals of one letter each: {'a', 'b', ...}, with what ends such a list in C.
 _SINGLES = tuple(
-    (re.compile(rf"{q}[^\\\n]{q},\s{{0,20}}{q}[^\\\n]{q},"), re.compile(rf"[\[({{]\s{{0,20}}(?:{q}[^\\\n]{q}\s{{0,2}},\s{{0,20}}){{7,4000}}(?:{q}[^\\\n]{q})?(?:\s{{0,2}},?\s{{0,20}}(?:{q}\\0{q}|0))?\s{{0,20}}[\])}}]"))
+    (
+        re.compile(rf"{q}[^\\\n]{q},\s{{0,20}}{q}[^\\\n]{q},"),
+        re.compile(
+            rf"[\[({{]\s{{0,20}}(?:{q}[^\\\n]{q}\s{{0,2}},\s{{0,20}}){{7,4000}}(?:{q}[^\\\n]{q})?(?:\s{{0,2}},?\s{{0,20}}(?:{q}\\0{q}|0))?\s{{0,20}}[\])}}]"
+        ),
+    )
     for q in "\"'"
 )
 _SINGLE = re.compile(r"[\"'](.)[\"'](?=\s{0,2}(?:,|[\])}]))")
@@ -156,6 +161,14 @@ def decoded(page: Page) -> View | None:
 
 def _pieces(page: Page) -> Iterator[Piece]:
     """Everything that can be decoded; pieces may overlap."""
+    yield from _disguised_letters(page)
+    yield from _literals_in_pieces(page)
+    yield from _lists_of_letters(page)
+    yield from _runs(page)
+
+
+def _disguised_letters(page: Page) -> Iterator[Piece]:
+    """Escapes and entities, and letters that are there for the eye or for a line's length only."""
     text = page.text
     if "\\" in text:
         for match in _ESCAPE.finditer(text):
@@ -173,15 +186,25 @@ def _pieces(page: Page) -> Iterator[Piece]:
             yield from _letters(text, invisible, lambda _: "")
     if _IS_QUOTED.search(text):
         yield from _letters(text, _SOFT_BREAK, lambda m: chr(int(m[1], 16)) if m[1] else "")
+    if '""' in text:
+        yield from _letters(text, _DOUBLED, lambda _: '"')
+
+
+def _literals_in_pieces(page: Page) -> Iterator[Piece]:
+    """What stands between two literals that make one."""
+    text = page.text
     for glued in _GLUED:
         yield from _letters(text, glued, lambda _: "")
     if any(word in page.low for word in _JOINS):
         for listed in _LISTED:
             yield from _letters(text, listed, lambda _: "")
-    if '""' in text:
-        yield from _letters(text, _DOUBLED, lambda _: '"')
     if "}${" in text:
         yield from _letters(text, _IN_TEMPLATE, lambda _: "")
+
+
+def _lists_of_letters(page: Page) -> Iterator[Piece]:
+    """Letters one by one: their codes, literals of one letter, bytes in hex."""
+    text = page.text
     for numbers in _NUMBERS:
         yield from (Piece(*m.span(), _quoted(map(chr, map(int, _NUMBER.findall(m[0]))))) for m in numbers.finditer(text))
     for row, singles in _SINGLES:
@@ -190,7 +213,6 @@ def _pieces(page: Page) -> Iterator[Piece]:
     if "r(1" in page.low:
         yield from (Piece(*m.span(), " " + "".join(map(chr, map(int, _NUMBER.findall(m[0]))))) for m in _CHARS.finditer(text))
     yield from _hex_lists(text)
-    yield from _runs(page)
 
 
 def _quoted(letters: Iterable[str]) -> str:

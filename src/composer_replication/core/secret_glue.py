@@ -28,7 +28,7 @@ _ANSWERS = r"[?,;.] (?:it['\u2019]?s|it is|that['\u2019]?s|use|try)[: ]"  # "the
 _CJK_LINK = r"(?:\u662f|\u4e3a|\u70ba|\u306f|\ub294|\uc740)"
 _CJK = rf"(?:{_CJK_LINK}[ ]?[\uff1a:]?|\uff1a)[ ]?[\u300c\u300e\u201c]?"
 
-# --- What follows the word of a name: the rest of the name, and then only what may begin an assignment. Most words are told from names here.
+# --- What follows the word of a name: the rest of the name, then only what may begin an assignment: most words are told from names here.
 _SUFFIX = (
     "key[_-]?base|base64|base|b64|hex|prod|production|dev|staging|stage|live|main|value|val|string|str|text|plain|plaintext|clear|raw"
     "|sha256[_-]hex|v[0-9]|[0-9]{1,3}"
@@ -55,7 +55,8 @@ _VALUE_WORD = (
 )
 _FLAG_WORD = "(?:body|value|secret-string|data|plaintext|content|b|v)"
 _TYPE = (  # of a declaration: `name: &'a Option<String> =`, `name: str | None =`
-    r":[ \t]{0,4}&?'?[a-z_][\w.]{0,24}(?:[ \t][a-z_]\w{0,20})?(?:[\[<][^\]>\n=]{0,30}[\]>])?(?:[ \t]?\|[ \t]?[a-z]{2,10})?\??[ \t]{1,3}=(?![=>])"
+    r":[ \t]{0,4}&?'?[a-z_][\w.]{0,24}(?:[ \t][a-z_]\w{0,20})?"
+    r"(?:[\[<][^\]>\n=]{0,30}[\]>])?(?:[ \t]?\|[ \t]?[a-z]{2,10})?\??[ \t]{1,3}=(?![=>])"
 )
 _SIGN = r":=|\u2192|\*\*:|:\*\*|\?\??=|\+=|=>|={1,3}(?!>)|<-|->|:(?![:/])|!="
 
@@ -67,7 +68,8 @@ _PARTS: tuple[tuple[str, tuple[str, ...]], ...] = (
             # {"name": "DB_PASSWORD", "value": "..."}, - name: DB_PASSWORD / value: ..., <add key="Password" value="..."/>
             rf"(?:{_Q})?\s{{0,4}}(?:,|\n|;|\)|(?<=[\"'`])\s)\s{{0,40}}(?:{_Q}|[-@.] ?)?{_VALUE_WORD}(?:{_Q})?\s{{0,4}}(?:=>|[:=])\s{{0,4}}",
             # gh secret set TOKEN --body "...", --name db-password --value ..., -b"..."
-            rf"[ \t]{{1,4}}(?:[-/][\w-]{{1,20}}[ \t][\w./-]{{1,40}}[ \t]{{1,4}}){{0,3}}(?:-{{1,2}}{_FLAG_WORD}|/[dv])(?:[ \t]{{1,4}}|=|(?={_Q}))",
+            r"[ \t]{1,4}(?:[-/][\w-]{1,20}[ \t][\w./-]{1,40}[ \t]{1,4}){0,3}"
+            rf"(?:-{{1,2}}{_FLAG_WORD}|/[dv])(?:[ \t]{{1,4}}|=|(?={_Q}))",
             # vercel env add TOKEN production <<< ...
             r"(?:[ \t][\w.-]{1,40}){0,3}[ \t]<<<[ \t]?",
             # variable "db_password" { default = "..." }, "db_password": {"sensitive": true, "value": "..."}
@@ -106,7 +108,8 @@ _PARTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "assign",  # name = value, "name": value, ["name"] = value, name: str = value, name := value, name [none]: value
         (
-            rf"(?:{_Q})?[\])]?(?:\[\d{{0,5}}\])?(?:[ \t]\[[^\]\n]{{0,40}}\])?[ \t]{{0,24}}(?:{_TYPE}|{_SIGN})[ \t]{{0,24}}(?:{_LINE}(?={_Q}|string\())?",
+            rf"(?:{_Q})?[\])]?(?:\[\d{{0,5}}\])?(?:[ \t]\[[^\]\n]{{0,40}}\])?"
+            rf"[ \t]{{0,24}}(?:{_TYPE}|{_SIGN})[ \t]{{0,24}}(?:{_LINE}(?={_Q}|string\())?",
         ),
     ),
     ("level", (r"[ \t](?:[05789]|51:b:|ascii-text|hexadecimal|clear)(?:[ \t]|(?<=b:))(?=\S)",)),
@@ -115,7 +118,10 @@ _PARTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "said",
         (rf"(?:{_Q})?[ \t](?:is|was|=|set to|\u00e9|ist|est|es|\u2014)[: ][ \t]?", _ANSWERS, rf"{SAID}\s{{0,6}}", SAID_OF, _CJK),
     ),
-    ("file", (r"(?:\.(?:txt|key|secret|pem))?[ \t]{0,4}\r?\n(?=[^\s]{16,200}[ \t]{0,4}(?:\r?\n|\Z))",)),  # cat token.txt, and what it printed
+    (
+        "file",
+        (r"(?:\.(?:txt|key|secret|pem))?[ \t]{0,4}\r?\n(?=[^\s]{16,200}[ \t]{0,4}(?:\r?\n|\Z))",),
+    ),  # cat token.txt, and what it printed
     ("space", (r"(?:\\?\n)?[ \t]{1,8}",)),
 )
 GLUE = re.compile("|".join(f"(?P<{name}>{'|'.join(patterns)})" for name, patterns in _PARTS))

@@ -35,7 +35,8 @@ _ASKS = re.compile(r"\b(?:your|the|is|must|enter|please|password|passphrase|forg
 _SHOWS = re.compile(r"(?:\b(?:cat|head|tail|less|more|type|bat|Get-Content|gc|print|pass|show)[ \t][^\n]{0,80}|[~/.][\w./-]{0,60})\Z")
 _HEX_ONLY = re.compile(r"[0-9a-f]{16,}\Z")
 _BELOW_IT = re.compile(r"-?[ \t\u2502|]{0,60}\r?\n[ \t\u2502|>+]{0,60}([A-Za-z0-9+/_-]{4,200}={0,2})(?=[ \t\u2502|]{0,60}(?:\r?\n|\Z))")
-_NAMES_OF_A_LIST = re.compile(r"(?:[a-z]+[0-9]{0,4}[_:-])+[a-z]+[0-9]{0,3}\Z")  # 'ssh2_auth_password', 'ssh2_auth_pubkey_file'
+_NAMES_OF_A_LIST = re.compile(r"(?:[a-z]+[0-9]{0,4}[_:-])+[a-z]+[0-9]{0,3}\Z|[A-Z_]+\Z")  # 'ssh2_auth_password', 'ssh2_auth_pubkey_file'
+_TYPE = re.compile(r"[a-z0-9](?:Key|Token|Secret|Password|Credential|Auth)s?\Z")  # `Ed448PrivateKey | X25519PrivateKey`
 _SLUG = re.compile(r"[a-z]+[0-9]*(?:[_-][a-z]+[0-9]*)+\Z")  # "autotune-config-v2"
 _DATED = re.compile(r"\d{4}-\d\d|\d{1,5}\Z")
 _FORM_FIELD = ('name="', "name='", 'name=\\"')
@@ -146,7 +147,7 @@ def _value(text: str, name_at: int, glue: re.Match[str], kind: str, promise: str
     literal = how in ("xml", "form") or (flag and exact) or (exact and (query or bool(_ENV_NAME.match(name)) or "." in name.strip(".")))
     if (how in ("said", "file") or (how == "space" and not in_command)) and not stands_out(value, promise):
         return None
-    if how == "table" and value.lower().endswith(name.lower()):  # a type: `PrivateKey | X25519PrivateKey`
+    if how == "table" and _TYPE.search(value):
         return None
     end = start + len(value)
     if how in ("assign", "table", "space", "pair") and (joined := _goes_on(text, start, end)) is not None:

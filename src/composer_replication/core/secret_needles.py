@@ -68,7 +68,9 @@ class Needles(Generic[T]):
 
     def found_in(self, text: str) -> bool:
         """Whether any needle stands in a text."""
-        return any(pattern.search(text) for pattern, _ in self._looks) or any(needle in text for needle, _ in (*self._alone, *self._foreign_in(text)))
+        return any(pattern.search(text) for pattern, _ in self._looks) or any(
+            needle in text for needle, _ in (*self._alone, *self._foreign_in(text))
+        )
 
     def _rows(self, needles: list[_Needle], meanings: list[tuple[tuple[int, T], ...]]) -> str:
         """What stands around one letter in its needles: those with the same letter before or behind it in one branch."""

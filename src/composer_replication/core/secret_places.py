@@ -154,12 +154,19 @@ _LINES = (
     _place(  # an ACL of Redis
         "password",
         "setuser ~ +@~ allkeys",
-        r"[^\n]{0,60}?(?i:user) \S{1,64} (?:[^\s>#]{1,40} ){0,8}(?:>|#(?=[0-9a-f]{64}\b))([^\s\"']{4,128})(?=[ ]{1,4}(?:[~+&@%-]|on|off|allkeys)|[ ]{0,4}$)",
+        r"[^\n]{0,60}?(?i:user) \S{1,64} (?:[^\s>#]{1,40} ){0,8}(?:>|#(?=[0-9a-f]{64}\b))"
+        r"([^\s\"']{4,128})(?=[ ]{1,4}(?:[~+&@%-]|on|off|allkeys)|[ ]{0,4}$)",
         by_line=True,
     ),
     _place("password", "> auth ~ auth default ", rf"[^\n]{{0,8}}(?i:auth) (?:[\w.-]{{2,32}} )?{_VALUE}"),
-    _place("unseal_key", "unseal key ~recovery key ~operator unseal ", r"(?i:[a-z]{6,8} (?:key \d{1,2}:|unseal)) {1,4}([A-Za-z0-9+/]{40,100}={0,2})"),
-    _place("unseal_key", "unseal_keys_~recovery_keys_~\"keys_base64\"", r"\"?\w{4,20}\"?\s{0,4}:\s{0,4}\[\s{0,12}([^\]]{40,4000}?)\s{0,12}\]"),
+    _place(
+        "unseal_key",
+        "unseal key ~recovery key ~operator unseal ",
+        r"(?i:[a-z]{6,8} (?:key \d{1,2}:|unseal)) {1,4}([A-Za-z0-9+/]{40,100}={0,2})",
+    ),
+    _place(
+        "unseal_key", 'unseal_keys_~recovery_keys_~"keys_base64"', r"\"?\w{4,20}\"?\s{0,4}:\s{0,4}\[\s{0,12}([^\]]{40,4000}?)\s{0,12}\]"
+    ),
     # The encrypted body of ansible-vault: its password is often guessable.
     _place(
         "vault_block",
@@ -259,8 +266,12 @@ _COMMANDS = (
         r"[^\n]{0,80}?[\s\"'][\w.-]{1,32}:([^\s\"':|]{4,64})[\"']?\s{0,4}\|[^\n|]{0,40}chpasswd",
         by_line=True,
     ),
-    _place("password", "--password-stdin~sudo -s~passwd --stdin~| wg pubkey~| kinit~secret put ~| passwd~| smbpasswd~secret create ~--with-token",
-        _PIPED, by_line=True),
+    _place(
+        "password",
+        "--password-stdin~sudo -s~passwd --stdin~| wg pubkey~| kinit~secret put ~| passwd~| smbpasswd~secret create ~--with-token",
+        _PIPED,
+        by_line=True,
+    ),
     _place(
         "password", "htpasswd", rf"htpasswd\s{_WORDS}-\w{{0,6}}b\w{{0,6}}\s{{1,4}}(?:\S{{1,80}}\s{{1,4}})?[\w.@-]{{1,64}}\s{{1,4}}{_VALUE}"
     ),

@@ -16,8 +16,8 @@ PAIR_SIGNS = (" / ", "log in", "login", "anmeld")
 WALLET_WORDS = ("phrase", "mnemonic", "seed words", "seed:", "recovery words", "wallet")
 MAX_BEFORE = 100
 _CUE = re.compile(
-    r"\b(?:log(?:ged)?[ -]?(?:in|on)|login|sign(?:ed)?[ -]?in|creds?|credentials?|account|user(?:name)?|admin|root|access|zugang\w*|anmeld\w+|einloggen"
-    r"|benutzer\w*|identifiants?|connexion|acceso|usuario|credenciales|accesso|utente|acesso|usu\u00e1rio)\b"
+    r"\b(?:log(?:ged)?[ -]?(?:in|on)|login|sign(?:ed)?[ -]?in|creds?|credentials?|account|user(?:name)?|admin|root|access"
+    r"|zugang\w*|anmeld\w+|einloggen|benutzer\w*|identifiants?|connexion|acceso|usuario|credenciales|accesso|utente|acesso|usu\u00e1rio)\b"
 )
 _USER = r"[\w.@+-]{2,64}"
 _SECRET = r"[\"'`]?([^\s\"'`<>|,;(){}]{8,64})"
@@ -33,15 +33,15 @@ _NAMED_BEHIND = re.compile(
 )
 # Twelve words and more, with or without their numbers; the words of wallets have three to eight letters.
 _WALLET = re.compile(
-    r"[^\n]{0,80}?[ :=\"'`(\n]((?:\d{1,2}[.):]?[ ]?)?[a-z]{3,8}(?:[\s,]{1,3}(?:\d{1,2}[.):]?[ ]{0,2})?[a-z]{3,8}){11,23})(?![a-z])(?=[\s,.;:!?\"'`)]|\Z)"
+    r"[^\n]{0,80}?[ :=\"'`(\n]((?:\d{1,2}[.):]?[ ]?)?[a-z]{3,8}"
+    r"(?:[\s,]{1,3}(?:\d{1,2}[.):]?[ ]{0,2})?[a-z]{3,8}){11,23})(?![a-z])(?=[\s,.;:!?\"'`)]|\Z)"
 )
 _WORD = re.compile(r"[a-z]+")
-_NO_WALLET = frozenset(
-    (
-        "the and for from with your are was has have had not its our their which would could should been were does did how his her she him but "
-        "may using used them these those than who whose why let get got via per mnemonic phrase wallet seed words"
-    ).split()
+_WORDS_OF_SENTENCES = (
+    "the and for from with your are was has have had not its our their which would could should been were does did how his her she him "
+    "but may using used them these those than who whose why let get got via per mnemonic phrase wallet seed words"
 )
+_NO_WALLET = frozenset(_WORDS_OF_SENTENCES.split())
 MIN_WALLET = 12
 
 

@@ -3,8 +3,8 @@ r"""Secrets that a command printed: alone on the line below it, without a name.
     $ terraform output -raw db_password
     9fK2mQ8x+L4v
 
-Two ways to know: the command's own words (`op read`, `openssl rand`), or the name of a secret on a line that begins with a prompt (`wg genkey`). What is
-printed has to stand out, and the commands that print hashes print no secrets.
+Two ways to know: the command's own words (`op read`, `openssl rand`), or the name of a secret on a line that begins with a prompt
+(`wg genkey`). What is printed has to stand out, and the commands that print hashes print no secrets.
 """
 
 from __future__ import annotations
@@ -26,13 +26,18 @@ _ALONE = re.compile(r"[ \t]{0,8}[\u2502\u23bf\u2514>]?[ \t]{0,8}[\"'`]?([^\s\"'`
 LINE_ALONE_BELOW = re.compile(rf"[^\n]{{0,{MAX_COMMAND}}}\n{_ALONE.pattern}")
 """The rest of a line, and below it a line that holds one value and nothing else."""
 _PROMPT = re.compile(
-    r"[ \t]{0,8}(?:\u25cf |\u23fa )?(?:[$%#\u276f\u279c]|>>>|>|PS [^>\n]{0,80}>|In \[\d{1,4}\]:|irb\S{0,30}>|Bash\(|[\w.-]{1,40}@[\w.-]{1,60}[^$#%\n]{0,60}[$#%])"
+    r"[ \t]{0,8}(?:\u25cf |\u23fa )?(?:[$%\u276f\u279c]|>>>|>|PS [^>\n]{0,80}>|In \[\d{1,4}\]:|irb\S{0,30}>|Bash\("
+    r"|[\w.-]{1,40}@[\w.-]{1,60}[^$#%\n]{0,60}[$#%])"
 )
-_PRINTS_HASHES = re.compile(r"\bgit\b|sha\d|md5|docker|rev-parse|hash|digest|uuid|checksum|\bwc\b|etag|\bgrep\b|\bls\b|\bfind\b", re.IGNORECASE)
+_PRINTS_HASHES = re.compile(
+    r"\bgit\b|sha\d|md5|docker|rev-parse|hash|digest|uuid|checksum|\bwc\b|etag|\bgrep\b|\bls\b|\bfind\b", re.IGNORECASE
+)
 _HEX = re.compile(r"[0-9a-fA-F]{32,}\Z")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 _BASE64 = re.compile(r"(?=[^\s]{0,90}[A-Z])(?=[^\s]{0,90}[a-z])[A-Za-z0-9+/_-]{20,400}={0,2}\Z")
-_NO_VALUE = re.compile(r"[/~.]{1,2}[\w./-]{1,}\Z|https?:|[\w./-]+\.(?:py|js|ts|go|rs|json|ya?ml|md|txt|sh|com|io|org)\b|[A-Za-z_]+\(|arn:|<|\{|sha256:")
+_NO_VALUE = re.compile(
+    r"[/~.]{1,2}[\w./-]{1,}\Z|https?:|[\w./-]+\.(?:py|js|ts|go|rs|json|ya?ml|md|txt|sh|com|io|org)\b|[A-Za-z_]+\(|arn:|<|\{|sha256:"
+)
 
 
 def printed_by(page: Page, at: int) -> list[Span]:

@@ -199,7 +199,11 @@ _CLOUDS = (
     token("launchdarkly_key", "sdk- api- mob-", _UUID),
     token("swarm_token", "SWMTKN-1- SWMKEY-1-", rf"{U}{{40,100}}"),
     rule("k3s_token", "K10", rf"{BEGIN}K10{H}{{64}}(?:::[a-z]{{2,16}}:[^\s\"']{{8,80}})?"),
-    rule("authress_key", "sc_ ext_ scauth_ authress_", rf"{BEGIN}(?:sc|ext|scauth|authress)_{W}{{5,30}}(?:\.{N}{{4,6}})?\.acc[_-][A-Za-z0-9-]{{10,60}}(?:\.[A-Za-z0-9+/_=-]{{30,120}})?"),
+    rule(
+        "authress_key",
+        "sc_ ext_ scauth_ authress_",
+        rf"{BEGIN}(?:sc|ext|scauth|authress)_{W}{{5,30}}(?:\.{N}{{4,6}})?\.acc[_-][A-Za-z0-9-]{{10,60}}(?:\.[A-Za-z0-9+/_=-]{{30,120}})?",
+    ),
     token("elastic_key", "essu_", r"[A-Za-z0-9+/=_-]{40,200}"),
     rule("elastic_token", "eyJ2ZXIi", rf"{BEGIN}eyJ2ZXIi{B}{{60,600}}={{0,2}}"),
     rule("cloudflare_token", "eyJhIjoi", rf"{BEGIN}eyJhIjoi{B}{{100,400}}={{0,2}}(?![A-Za-z0-9_.-])"),

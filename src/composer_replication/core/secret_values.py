@@ -41,7 +41,7 @@ _ATTRIBUTE = re.compile(r"[A-Za-z_]\w{0,60}(?:(?:\.|->|::|\?\.)[A-Za-z_]\w{0,60}
 _PLAIN_WORDS = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*[_-]?\d{0,2}\Z")
 _CODE = re.compile(r"\$[\w({]|\{\{|\}\}|<%|#\{|[A-Za-z_]\w{0,60}\(|\)\Z|^[<{(\[]|\{[A-Za-z_.]{0,40}\}|=>|==.|^\$|&&|\|\|")
 _QUOTED_CODE = re.compile(
-    r"\$\{|\$\(|\{\{|\}\}|<%|#\{|^\$[A-Za-z_]+\Z|\w\(\w{0,40}\)|^<[^>]{0,80}>\Z|^[{(\[]|\{[A-Za-z_.]{0,40}\}|%\(|^%[sdv]\Z|=>"
+    r"\$\{|\$\(|\{\{|\}\}|<%|#\{|^\$[A-Za-z_]+\Z|\w\(\w{0,40}\)|^<[^>]{0,80}>\Z|^[{(\[]|\{[A-Za-z_.]{0,40}\}|%\(|^%[sdv]\Z|=>|\(\?|%s\|"
 )
 _VARIABLE = re.compile(r"\$\{|\$\(|\{\{|<%|#\{|%\(|^\$|^%[A-Za-z_]+%\Z|^@[A-Za-z]")
 _RANDOM_BASE64 = re.compile(
@@ -133,6 +133,7 @@ def _is_password(value: str, random: bool, *, quoted: bool, literal: bool) -> bo
 _MIXED_CASE = re.compile(r"[a-z][A-Z]|[A-Z][a-z]|[a-z]\d[A-Z]|[A-Z]\d[a-z]")
 _SYMBOLS = re.compile(r"[!#%^&*+~$]")
 _NUMBERED = re.compile(r"[A-Za-z]?[a-z]+[_-]?\d+\W?\Z")
+_NAMED_THING = re.compile(r"[-_.][a-z]{4,}(?:[-_.]|\Z)")  # "DINOv2-with-registers", "MulBackward0_apply_functional"
 _DIGITS_WITHIN = re.compile(r"(?!base|sha|utf)[a-z]{3,}\d{2,}[A-Za-z]{3,}\Z")
 _LONG_HEX = re.compile(r"(?:[0-9a-f]{32}|[0-9a-f]{64}|[0-9a-f]{48}|[0-9a-f]{66})\Z")
 MIN_STANDING_OUT = 8
@@ -144,6 +145,8 @@ def stands_out(value: str, promise: str) -> bool:
     >>> stands_out("Dl4wMZenkODiZKG", PASSWORD), stands_out("PostgreSQL14", PASSWORD), stands_out("velvet", PASSWORD)
     (True, False, False)
     """
+    if _ALPHABET.search(value) or (_NAMED_THING.search(value) and not _SYMBOLS.search(value)):
+        return False
     if promise != OPAQUE and len(value) >= MIN_STANDING_OUT and any(map(str.isdigit, value)):
         if _MIXED_CASE.search(value) or _SYMBOLS.search(value):
             return is_random(value) or (promise == PASSWORD and not _NUMBERED.match(value))

@@ -81,12 +81,28 @@ _OPAQUE = (
 _PASSWORDS_ELSEWHERE = (
     *("passwort", "kennwort", "wachtwoord", "mot de passe", "mdp", "contrase\u00f1a", "contrasena", "clave", "senha", "parola"),
     *("l\u00f6senord", "adgangskode", "passord", "heslo", "has\u0142o", "jelsz\u00f3", "\u015fifre", "kata sandi"),
-    *("m\u1eadt kh\u1ea9u", "\u03ba\u03c9\u03b4\u03b9\u03ba\u03cc\u03c2", "\u03c3\u03c5\u03bd\u03b8\u03b7\u03bc\u03b1\u03c4\u03b9\u03ba\u03cc"),
+    *(
+        "m\u1eadt kh\u1ea9u",
+        "\u03ba\u03c9\u03b4\u03b9\u03ba\u03cc\u03c2",
+        "\u03c3\u03c5\u03bd\u03b8\u03b7\u03bc\u03b1\u03c4\u03b9\u03ba\u03cc",
+    ),
     *("\u043f\u0430\u0440\u043e\u043b\u044c", "\u043f\u0430\u0440\u043e\u043b\u0430", "\u5bc6\u7801", "\u5bc6\u78bc", "\u53e3\u4ee4"),
     *("\u30d1\u30b9\u30ef\u30fc\u30c9", "\u6697\u8a3c\u756a\u53f7", "\ube44\ubc00\ubc88\ud638", "\uc554\ud638"),
-    *("\u0643\u0644\u0645\u0629 \u0627\u0644\u0645\u0631\u0648\u0631", "\u05e1\u05d9\u05e1\u05de\u05d4", "\u0e23\u0e2b\u0e31\u0e2a\u0e1c\u0e48\u0e32\u0e19"),
+    *(
+        "\u0643\u0644\u0645\u0629 \u0627\u0644\u0645\u0631\u0648\u0631",
+        "\u05e1\u05d9\u05e1\u05de\u05d4",
+        "\u0e23\u0e2b\u0e31\u0e2a\u0e1c\u0e48\u0e32\u0e19",
+    ),
 )
-_KEYS_ELSEWHERE = ("schl\u00fcssel", "cl\u00e9 api", "chave", "\u043a\u043b\u044e\u0447", "\u0442\u043e\u043a\u0435\u043d", "\u5bc6\u94a5", "\u30c8\u30fc\u30af\u30f3")
+_KEYS_ELSEWHERE = (
+    "schl\u00fcssel",
+    "cl\u00e9 api",
+    "chave",
+    "\u043a\u043b\u044e\u0447",
+    "\u0442\u043e\u043a\u0435\u043d",
+    "\u5bc6\u94a5",
+    "\u30c8\u30fc\u30af\u30f3",
+)
 WORDS = (
     *_ENGLISH,
     *_OPAQUE,
@@ -115,9 +131,8 @@ _KINDS_OF_KEY = (
 _KEY_BEFORE = tuple(word + sep for word in _KINDS_OF_KEY.split() for sep in ("", "_", "-", ".", " "))
 _MAX_KEY_BEFORE = max(map(len, _KEY_BEFORE))
 # What stands before "pass" and "pwd" without a mark between: dbpass, userpwd.
-_PASS_BEFORE = tuple(
-    "db user root admin my smtp ftp ssh pg http proxy mail store key sql redis mongo vault bind api app web ldap mysql rabbit".split()
-)
+_BEFORE_PASS = "db user root admin my smtp ftp ssh pg http proxy mail store key sql redis mongo vault bind api app web ldap mysql rabbit"
+_PASS_BEFORE = tuple(_BEFORE_PASS.split())
 _BEGINS_NAME = r"(?:^|[._-])"
 _PARTS_OF_A_PAGE = (
     "next|prev|previous|page|pages|continuation|pad|eos|bos|unk|cls|sep|mask|stop|start|end|special|cancel|cancellation|sync|num|max|min"
@@ -158,7 +173,8 @@ def promise_of(page: Page, at: int, end: int, *, name: str, word: Word, more: st
     apart = not before.isalnum() or (text[at].isupper() and not before.isupper()) or (before.isdigit())
     if word.apart and not apart and not (word.word in ("pass", "pw", "pwd") and page.low.endswith(_PASS_BEFORE, max(0, at - 8), at)):
         return None
-    if word.word.startswith("session") and page.low[end : end + 1] not in ("=", "\t"):  # in a log it names the session, in a cookie it opens it
+    # In a log it names the session, in a cookie it opens it.
+    if word.word.startswith("session") and page.low[end : end + 1] not in ("=", "\t"):
         return None
     if word.word == "key":
         if page.low.endswith(_KEY_BEFORE, max(0, at - _MAX_KEY_BEFORE), at):
