@@ -48,9 +48,9 @@ _RANDOM_BASE64 = re.compile(
     r"(?=[A-Za-z0-9+/]{0,99}[a-z][A-Z0-9])(?=[A-Za-z0-9+/]{0,99}[A-Z][a-z0-9])(?=[A-Za-z0-9+/]{0,99}\d)[A-Za-z0-9+/]{40,400}={0,2}\Z"
 )
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F_]{1,18}[uUlL]{0,3}\Z")
-# What only code says: an item of a list, a field of an object that holds settings; arn: names a secret of AWS and is none.
+# What only code says: an item of a list, a field of an object that holds settings.
 _FIELD = re.compile(
-    r"[A-Za-z_][\w.]{0,60}\[[^\]\s]{0,40}\]?\Z|(?:self|this|cls|os|process|config|settings|env|args|options|opts|params|req|request|ctx)\.[a-z_]|arn:"
+    r"[A-Za-z_][\w.]{0,60}\[[^\]\s]{0,40}\]?\Z|(?:self|this|cls|os|process|config|settings|env|args|options|opts|params|req|request|ctx)\.[a-z_]"
 )
 _KNOWN_CONSTANTS = frozenset(("8a477f597d28d172789f06886806bc55",))
 """The signature of every CACHEDIR.TAG."""
@@ -80,7 +80,14 @@ def looks_secret(promise: str, value: str, *, quoted: bool = False, literal: boo
     >>> looks_secret(TOKEN, "9fK2mQ8xL4vB7nR1tY6w"), looks_secret(TOKEN, "settings.api_key2")
     (True, False)
     """
-    if len(value) < MIN_PASSWORD or MASK.search(value) or "[REDACTED:" in value or "://" in value or is_placeholder(value):
+    if (
+        len(value) < MIN_PASSWORD
+        or MASK.search(value)
+        or "[REDACTED:" in value
+        or "://" in value
+        or value.startswith("arn:")
+        or is_placeholder(value)
+    ):
         return False
     if (_VARIABLE if literal else _QUOTED_CODE if quoted else _CODE).search(value):
         return False
