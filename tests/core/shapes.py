@@ -29,7 +29,7 @@ LETTERS = {
 }
 _WALLET = (
     "zebra canvas hamster jewel garlic beach eager feather copper orbit kangaroo lemon abandon ability about absent absorb abstract absurd "
-    "abuse access accident account accuse achieve acid acoustic acquire across actress actual tiger timber tobacco today toilet tomato tooth"
+    "abuse access accident account accuse achieve acid acoustic acquire across actress actual tiger timber tobacco today toilet tomato"
 )
 _NOUNS = "jasper velvet marble falcon orchid copper winter sunset puzzle rocket".split()  # noqa: SIM905
 _MARK = re.compile(r"«((?:=[^«»]*)|[^«»]+)»")
