@@ -227,7 +227,8 @@ def test_an_answer_that_was_written_ahead_is_no_answer(sandbox: Sandbox) -> None
 
 def test_what_comes_in_another_form_is_no_answer(sandbox: Sandbox) -> None:
     code = "import sys\nsys._getframe(1).f_globals\nimport builtins\nframe = sys._getframe()\n"
-    code += "while 'evaluate_expression' not in frame.f_globals:\n    frame = frame.f_back\nframe.f_globals['evaluate_expression'] = lambda *asked: {form}\n"
+    code += "while 'evaluate_expression' not in frame.f_globals:\n    frame = frame.f_back\n"
+    code += "frame.f_globals['evaluate_expression'] = lambda *asked: {form}\n"
     for form in ("['value']", "['error', 3]", "{'value': 5}", "5", "['value', 5, 5]", "[[]]"):
         found = sandbox.run({"main.py": code.replace("{form}", form)}, [("main.py", "5"), ("main.py", "6")])
         assert {a.error for a in found.answers} == {"Stopped: no answer that can be read"}
