@@ -31,7 +31,7 @@ def test_the_page_of_verbs_is_what_help_prints(repository_root: Path) -> None:
 
 def test_the_readme_is_short_and_its_links_lead_somewhere(repository_root: Path) -> None:
     text = (repository_root / "README.md").read_text("utf-8")
-    assert len(text.splitlines()) <= 150
+    assert len(text.split()) < 900
     for part in text.split("](")[1:]:
         target = part.split(")")[0]
         assert target.startswith("http") or (repository_root / target).exists(), target

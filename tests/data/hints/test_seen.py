@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from composer_replication.core.trace import Segment, Session, SourceRef, Turn
-from composer_replication.data.hints.context import site_context, strings, turn_text
+from composer_replication.data.hints.context import json_scalars, site_context, turn_text
 from composer_replication.data.hints.rules import rule_for_kind, rule_for_tool, split_rules
 from composer_replication.data.hints.seen import known_paths_near, places, seen_paths
 from tests.data.sites.builder import bash, calls, failed, find, human, results, session
@@ -275,7 +275,7 @@ def test_which_rule_names_a_tool_or_a_kind() -> None:
 def test_every_word_of_a_message_is_its_text() -> None:
     turn = calls("say", ("c", "Edit", {"a": ["x", 1, None], "b": {"c": True}}))
     assert turn_text(turn).split("\n") == ["say", "Edit", "a", "x", "1", "null", "b", "c", "true"]
-    assert list(strings(1.5)) == ["1.5"]
+    assert list(json_scalars(1.5)) == ["1.5"]
 
 
 def test_what_the_failing_command_names_itself_is_not_offered() -> None:

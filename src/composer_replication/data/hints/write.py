@@ -19,7 +19,7 @@ from composer_replication.core.errors import ConfigError, SiteError
 from composer_replication.core.site import Hint, Site
 from composer_replication.core.surroundings import without_keys
 from composer_replication.core.trace import Session
-from composer_replication.data.hints.context import SiteContext, Writer, site_context, strings, turn_text
+from composer_replication.data.hints.context import SiteContext, Writer, json_scalars, site_context, turn_text
 from composer_replication.data.hints.leak import Gram, Occurrences, argument_turns, find_copied_call, find_leak, grams
 from composer_replication.data.hints.refers import listed_names, refers_to
 from composer_replication.data.hints.rules import read_rules
@@ -198,7 +198,7 @@ def _tool_words(session: Session) -> list[str]:
     listed = ", ".join(t.name for t in session.tools)
     if session.tools_origin != "log":
         return [listed]
-    from_schemas = [" ".join(strings(t.parameters)) for t in session.tools]
+    from_schemas = [" ".join(json_scalars(t.parameters)) for t in session.tools]
     return [listed, *(t.description for t in session.tools), *from_schemas]
 
 

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from composer_replication.core.jsonl import dumps
+from composer_replication.core.jsonl import dumps, json_strings
 
 JSON = Any
 MESSAGE_TOKENS = 8
@@ -64,7 +64,7 @@ def least_tokens(text: str) -> int:
 def sent_tokens(body: Mapping[str, JSON]) -> int:
     """The tokens of a chat-completions request: its messages, its tools, and what a template writes around them."""
     messages: Sequence[JSON] = body.get("messages", ())
-    count = sum(MESSAGE_TOKENS + sum(map(most_tokens, strings(message))) for message in messages)
+    count = sum(MESSAGE_TOKENS + sum(map(most_tokens, json_strings(message))) for message in messages)
     if tools := body.get("tools"):
         count += TOOLS_TOKENS + most_tokens(dumps(tools))
     if schema := body.get("response_format"):
@@ -81,7 +81,7 @@ def received_tokens(messages: Iterable[JSON], *, max_tokens: int) -> int:
     for message in messages:
         row = dict(message) if isinstance(message, dict) else {"content": message}
         thinking = _once(" ".join(_texts(row.pop(name))) for name in _REASONING if name in row)
-        most = sum(map(most_tokens, [*strings(row), *thinking]))
+        most = sum(map(most_tokens, [*json_strings(row), *thinking]))
         least = sum(map(least_tokens, [*_texts(row), *thinking]))
         count += most if least > max_tokens else min(most, max_tokens)
     return count
@@ -108,23 +108,6 @@ def _texts(value: JSON) -> Iterable[str]:
     elif isinstance(value, list):
         for part in value:
             yield from _texts(part)
-
-
-def strings(value: JSON) -> Iterable[str]:
-    """Every string of a JSON value, keys included, in order.
-
-    >>> list(strings({"a": ["b", {"c": 1}]}))
-    ['a', 'b', 'c']
-    """
-    stack = [value]
-    while stack:
-        one = stack.pop()
-        if isinstance(one, str):
-            yield one
-        elif isinstance(one, dict):
-            stack.extend(part for pair in reversed(one.items()) for part in reversed(pair))
-        elif isinstance(one, list):
-            stack.extend(reversed(one))
 
 
 def _num_bytes(text: str) -> int:
