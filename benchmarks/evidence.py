@@ -1,11 +1,11 @@
-"""The evidence: every arm of the comparison, trained with several seeds, played on fresh tasks -> docs/evidence.md and benchmarks/results/evidence.json.
+"""Every arm of the comparison, trained with several seeds, played on fresh tasks: docs/evidence.md, benchmarks/results/evidence.json.
 
     python benchmarks/evidence.py                        both levels, five seeds of the headline arms, three of the others (about two hours)
     python benchmarks/evidence.py --levels 1 --seeds 1 --arms after placebo hint --steps-scale 0.1 --tasks 8 --out build/try.md
     python benchmarks/evidence.py --check                is docs/evidence.md what its JSON says, and of this student and these settings?
     python benchmarks/evidence.py --render               write docs/evidence.md anew from benchmarks/results/evidence.json
     python benchmarks/evidence.py --levels 1 --arms preference pairs_raw --json build/added.json --out build/added.md
-    python benchmarks/evidence.py --merge build/added.json         add its rows to benchmarks/results/evidence.json; the others stay as they are
+    python benchmarks/evidence.py --merge build/added.json         add its rows to the committed JSON; the others stay as they are
 
 Two processes at a time, one thread each. An arm whose run was made from the same settings, student and data is not trained again
 (--fresh: all are); the evaluation is always played anew. An arm that a health rule stopped is a result: its row is the student that was

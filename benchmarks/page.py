@@ -4,7 +4,7 @@
     python benchmarks/losses.py --sweep --json build/sweep.json
     python benchmarks/step.py --json build/step.json
     python benchmarks/step.py --long --json build/long.json
-    python benchmarks/page.py build/losses.json build/sweep.json build/step.json build/long.json    into benchmarks/results/benchmarks.json, then the page
+    python benchmarks/page.py build/losses.json build/sweep.json build/step.json build/long.json    into the committed JSON, then the page
     python benchmarks/page.py                                                       the page anew from benchmarks/results/benchmarks.json
     python benchmarks/page.py --check                                               is the page what its JSON says?
 

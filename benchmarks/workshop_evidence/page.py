@@ -1,4 +1,4 @@
-"""docs/evidence.md, written from benchmarks/results/evidence.json alone, and the check that neither it nor a number quoted elsewhere is stale.
+"""docs/evidence.md, written from benchmarks/results/evidence.json alone, and the check that no number of it, or quoted from it, is stale.
 
     render(evidence) -> str                                     a pure function: the same JSON gives the same page
     problems(root) -> []                                        else one line per thing that is wrong

@@ -1,4 +1,4 @@
-"""docs/evidence.md says what benchmarks/results/evidence.json holds and no more, and a number that is stale is found wherever it is quoted."""
+"""docs/evidence.md says what its JSON holds and no more, and a number that is stale is found wherever it is quoted."""
 
 from __future__ import annotations
 

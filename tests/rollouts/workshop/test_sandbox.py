@@ -15,7 +15,14 @@ import pytest
 from composer_replication.core.errors import SandboxError
 from composer_replication.rollouts.envs.workshop import sandbox as sandbox_module
 from composer_replication.rollouts.envs.workshop.isolation import ALLOWED
-from composer_replication.rollouts.envs.workshop.sandbox import ESCAPES, Answered, Sandbox, SandboxLimits, sandbox_mechanisms, was_refused
+from composer_replication.rollouts.envs.workshop.sandbox import (
+    ESCAPES,
+    Answered,
+    Sandbox,
+    SandboxLimits,
+    refused_by_the_sandbox,
+    sandbox_mechanisms,
+)
 
 LIBC = "__import__('ctypes').CDLL(None)"
 LAYERS = ["namespaces", "empty_root", "landlock", "seccomp"]
@@ -59,7 +66,7 @@ def test_an_object_that_equals_everything_is_no_answer(sandbox: Sandbox) -> None
 
 @pytest.mark.parametrize("way", ESCAPES)
 def test_every_way_out_is_refused(sandbox: Sandbox, way: str) -> None:
-    assert was_refused(answer(sandbox, "", expression=ESCAPES[way]))
+    assert refused_by_the_sandbox(answer(sandbox, "", expression=ESCAPES[way]))
 
 
 @pytest.mark.parametrize("way", ESCAPES)
@@ -98,7 +105,7 @@ def test_each_layer_holds_by_itself(layers: str, ways: list[str]) -> None:
     request = json.dumps({"files": {"a.py": ""}, "asked": [["a.py", ESCAPES[way]] for way in ways]}).encode()
     out, _ = worker.communicate(len(request).to_bytes(4, "big") + request, timeout=30)
     answers = [sandbox_module._answered(text) for text in json.loads(out[4:])["answers"]]
-    assert {way: a for way, a in zip(ways, answers, strict=True) if a is None or not was_refused(a)} == {}
+    assert {way: a for way, a in zip(ways, answers, strict=True) if a is None or not refused_by_the_sandbox(a)} == {}
 
 
 def test_without_a_filter_nothing_runs() -> None:

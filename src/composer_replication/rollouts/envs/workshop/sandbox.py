@@ -169,7 +169,7 @@ class Sandbox:
 
     def _probe(self) -> None:
         tried = self._run({"probe.py": ""}, [("probe.py", code) for code in ESCAPES.values()])
-        open_ways = [way for way, answer in zip(ESCAPES, tried.answers, strict=True) if not was_refused(answer)]
+        open_ways = [way for way, answer in zip(ESCAPES, tried.answers, strict=True) if not refused_by_the_sandbox(answer)]
         if open_ways:
             self._refuse(f"code in the sandbox was able to {', '.join(open_ways)} (the run {tried.end})")
 
@@ -213,7 +213,7 @@ class Sandbox:
         return data
 
 
-def was_refused(answer: Answered) -> bool:
+def refused_by_the_sandbox(answer: Answered) -> bool:
     """Whether an attempt to get out was stopped by the kernel."""
     return answer.error.startswith(_REFUSALS) or answer.equals(-1)
 
