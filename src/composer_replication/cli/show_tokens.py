@@ -32,7 +32,7 @@ def show_example(job: Job, wanted: str, *, full: bool) -> int:
         return 0
     index = find(wanted, [e.id for e in examples], noun="example", where=job.examples)
     view = example_view(examples[index], built_tokenizer(job.examples, build_command=job.command("build")), number=index + 1)
-    for part in _parts(view, colour=job.screen.colour, full=full):
+    for part in example_parts(view, colour=job.screen.colour, full=full):
         job.screen.show(part)
     job.screen.result(view)
     return 0
@@ -69,7 +69,8 @@ def example_view(example: TrainingExample, tokenizer: Any, *, number: int) -> di
     }  # fmt: skip
 
 
-def _parts(view: dict[str, Any], *, colour: bool, full: bool) -> Iterator[Any]:
+def example_parts(view: dict[str, Any], *, colour: bool, full: bool) -> Iterator[Any]:
+    """What is drawn of an example: each message with its loss, and each hint above its message."""
     counts = view["counts"]
     told = f"{len(view['tokens'])} tokens: {counts['lm_ce']} in lm_ce, {counts['hint']} hint targets, {counts['none']} without loss"
     yield Text(f"{ordinal(view['ordinal'], letter='e')}  {view['id']}  origin {view['origin']}\n{told}   ({LEGEND[colour]})", style="bold")
