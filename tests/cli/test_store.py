@@ -144,6 +144,50 @@ def test_forget_removes_and_keeps_out_until_recalled(here: Path) -> None:
     assert list(stored(here)) == [OTHER]
 
 
+def two_of_one_name(here: Path) -> None:
+    """Two projects that are both called by the last part of their folder, and a third in one of them; no log is left."""
+    for number, folder in enumerate(("alpha/app", "beta/app", "beta/app/tools")):
+        write(here / "logs" / "one.jsonl", log_lines(), name=f"app-{number}", project=folder)
+        assert ingest(here)["added"] == [f"app-{number}"]
+    (here / "logs" / "one.jsonl").unlink()
+
+
+def test_a_name_that_could_mean_several_projects_is_refused_and_says_which(here: Path) -> None:
+    two_of_one_name(here)
+    before = (here / "recompose" / "sessions.jsonl").read_bytes()
+    for more in ([], ["--dry-run"]):
+        said = recompose("ingest", "--forget", "app", *more, cwd=here)
+        assert said.code == 2 and "/home/dev/alpha/app  (1" in said.err and "/home/dev/beta/app  (1" in said.err
+    assert (here / "recompose" / "sessions.jsonl").read_bytes() == before
+    shown = recompose("sessions", cwd=here).out
+    assert "/home/dev/alpha/app" in shown and "/home/dev/beta/app" in shown and "3 projects" in shown
+    assert recompose("ingest", "--forget", "/home/dev/beta/app/", cwd=here).code == 0
+    assert list(stored(here)) == ["app-0", "app-2"]
+    assert [one["id"] for one in recompose("sessions", "/home/dev/alpha/app", "--json", cwd=here).value["sessions"]] == ["app-0"]
+    assert recompose("ingest", "--forget", "app", cwd=here).code == 0  # now it means one
+    assert list(stored(here)) == ["app-2"]
+    assert recompose("ingest", "--recall", "app", cwd=here).code == 2
+    write(here / "logs" / "one.jsonl", log_lines(), name="app-1", project="beta/app")
+    assert ingest(here)["forgotten"] == ["app-1"]
+    assert recompose("ingest", "--recall", "/home/dev/beta/app", cwd=here).code == 0
+    assert ingest(here)["added"] == ["app-1"]
+
+
+def test_what_was_forgotten_does_not_come_back_under_the_name_of_a_folder_inside(here: Path) -> None:
+    write(here / "logs" / "two.jsonl", log_lines(), name=OTHER, project="shop/src")
+    ingest(here)
+    assert recompose("ingest", "--forget", "shop", cwd=here).code == 0
+    assert not stored(here)
+    (here / "logs" / "one.jsonl").unlink()
+    assert ingest(here)["forgotten"] == [OTHER]
+
+
+def test_a_dry_run_says_what_would_be_forgotten(here: Path) -> None:
+    ingest(here)
+    said = recompose("ingest", "--forget", "shop", "--dry-run", cwd=here)
+    assert f"would forget {SESSION}" in said.out and "forgot " not in said.out and "recalled" not in said.out
+
+
 def test_forgetting_what_is_not_there_says_so_and_a_dry_run_forgets_nothing(here: Path) -> None:
     ingest(here)
     before = {name: (here / name).read_bytes() for name in files(here)}

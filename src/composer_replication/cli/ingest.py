@@ -47,7 +47,7 @@ def ingest_command(
     yes
         Read the default folder without asking.
     forget
-        Remove a session or a project (with its subagents) from the store and keep it out of later ingests; may be repeated.
+        Remove a session, a repository or the project of a folder (with its subagents) from the store and keep it out; may be repeated.
     recall
         Let later ingests take in again what was forgotten; may be repeated.
     """

@@ -19,7 +19,7 @@ from composer_replication.core.pseudonyms import store_key
 from composer_replication.core.redact import Redactor
 from composer_replication.core.trace import Session
 from composer_replication.data.ingestion.counts import FileReport
-from composer_replication.data.ingestion.ingest_record import is_named, read_record
+from composer_replication.data.ingestion.ingest_record import IngestRecord, is_named, meanings, read_record
 from composer_replication.data.ingestion.redaction import redact_session
 from composer_replication.data.ingestion.scanner import check_file
 from composer_replication.data.ingestion.store import StoreUpdate, kept_sessions, plan_merge, write_merged
@@ -47,31 +47,57 @@ def merge(job: Job, fresh: Path, reports: Sequence[FileReport], *, redactor: Red
 
 
 def forget_sessions(job: Job, names: Sequence[str]) -> list[str]:
-    """Remove sessions by id or project with their subagents, and keep them out of later ingests; returns the ids that were removed."""
+    """Remove sessions by id, repository or project folder with their subagents, and keep them out; returns the ids that were removed.
+
+    Raises UsageError for a name that could mean several projects: what is removed may be the last copy.
+    """
     record = read_record(job.work / RECORD, sessions=job.sessions)
-    gone = [name for name, seen in record.sessions.items() if any(is_named(word, name, seen.project) for word in names)]
-    for word in names:
-        if not any(is_named(word, name, seen.project) for name, seen in record.sessions.items()) and word not in record.forgotten:
-            fix = f"list them: {job.command('sessions')}"
-            raise UsageError(f"no session and no project {word!r} in the store", where=str(job.sessions), fix=fix)
+    meant = [_one_meaning(job, word, record) for word in names]
+    gone = [name for name, seen in record.sessions.items() if any(is_named(word, name, seen) for word in meant)]
+    gone += [name for name in record.sessions if name not in gone and name.partition(".agent-")[0] in gone]
     if job.dry_run:
         return gone
     if gone:
         _replace(job, lambda stream: sum(map(stream.write, kept_sessions(job.sessions, names=frozenset(gone)))))
-    record.forgotten = list(dict.fromkeys([*record.forgotten, *names]))
+    record.forgotten = list(dict.fromkeys([*record.forgotten, *meant]))
     record.sessions = {name: seen for name, seen in record.sessions.items() if name not in gone}
     record.files = [left for one in record.files if (left := _without(one, gone)) is not None]
     write_json(job.work / RECORD, record.to_json())
     return gone
 
 
+def _one_meaning(job: Job, word: str, record: IngestRecord) -> str:
+    """The one session, repository or folder that a word of the user stands for."""
+    found = meanings(word, record.sessions)
+    if len(found) == 1:
+        return found[0]
+    listed = f"list them: {job.command('sessions')}"
+    if found:
+        told = "".join(f"\n  {one}  ({sum(is_named(one, *row) for row in record.sessions.items())} sessions)" for one in found)
+        what = f"{word!r} could mean {len(found)} projects, and what is forgotten may be the last copy:{told}"
+        raise UsageError(what, where=str(job.sessions), fix=f"give one of these in full; {listed}")
+    if earlier := _earlier(word, record):
+        return earlier[0]
+    fix = f"give an id, a repository (owner/name) or the full path of a project's folder; {listed}"
+    raise UsageError(f"no session and no project {word!r} in the store", where=str(job.sessions), fix=fix)
+
+
+def _earlier(word: str, record: IngestRecord) -> list[str]:
+    """Entries of the forgotten that a word stands for: in full, or by their last part."""
+    return [word] if word in record.forgotten else [one for one in record.forgotten if one.rpartition("/")[2] == word]
+
+
 def recall_names(job: Job, names: Sequence[str]) -> list[str]:
     """Let later ingests take these in again; returns what was on the list."""
     record = read_record(job.work / RECORD, sessions=job.sessions)
-    found = [name for name in names if name in record.forgotten]
-    if missing := [name for name in names if name not in found]:
-        known = ", ".join(record.forgotten) or "nothing was"
-        raise UsageError(f"{missing[0]!r} was not forgotten", where=str(job.work / RECORD), fix=f"forgotten: {known}")
+    found: list[str] = []
+    for name in names:
+        earlier = _earlier(name, record)
+        if len(earlier) != 1:
+            known = ", ".join(record.forgotten) or "nothing was"
+            what = f"{name!r} could mean {' or '.join(earlier)}" if earlier else f"{name!r} was not forgotten"
+            raise UsageError(what, where=str(job.work / RECORD), fix=f"forgotten: {known}")
+        found += earlier
     record.forgotten = [name for name in record.forgotten if name not in found]
     if not job.dry_run:
         write_json(job.work / RECORD, record.to_json())

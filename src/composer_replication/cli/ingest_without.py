@@ -20,10 +20,11 @@ def change_store(job: Job, *, forget: Sequence[str], recall: Sequence[str]) -> i
         recalled = recall_names(job, recall) if recall else []
         gone = forget_sessions(job, forget) if forget else []
     screen = job.screen
+    forgot, recalls = ("would forget", "would recall") if job.dry_run else ("forgot  ", "recalled")
     for name in gone:
-        screen.line(f" forgot   {name}")
+        screen.line(f" {forgot} {name}")
     for name in recalled:
-        screen.line(f" recalled {name}: the next ingest takes it in again if its logs are still there")
+        screen.line(f" {recalls} {name}: the next ingest takes it in again if its logs are still there")
     left = [str(job.work / name) for name in LEFT if gone and (job.work / name).exists()]
     if left:
         screen.line(f" note     {', '.join(left)} may still hold words of them; remove these if need be", style="yellow")
