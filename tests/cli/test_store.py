@@ -182,6 +182,30 @@ def test_what_was_forgotten_does_not_come_back_under_the_name_of_a_folder_inside
     assert ingest(here)["forgotten"] == [OTHER]
 
 
+def test_whatever_still_holds_a_forgotten_session_is_removed_or_named(here: Path) -> None:
+    write(here / "logs" / "two.jsonl", log_lines(), name=OTHER, project="tide")
+    ingest(here)
+    work = here / "recompose"
+    for verb in ("sites", "hints", "report"):
+        assert recompose(verb, cwd=here).code == 0
+    run = work / "runs" / "2026-01-01-a" / "tokens"
+    run.mkdir(parents=True)
+    (run / "step_000000.json").write_text(f'"{SESSION}"', "utf-8")
+    (work / "answers.jsonl").write_text(json.dumps({"session_id": OTHER}) + "\n", "utf-8")
+    assert SESSION in (work / "report.html").read_text("utf-8")
+    told = recompose("ingest", "--forget", SESSION, "--dry-run", cwd=here).out
+    assert f"would remove {Path('recompose', 'report.html')}" in told and (work / "report.html").exists()
+    value = recompose("ingest", "--forget", SESSION, "--json", cwd=here).value
+    assert value["removed"] == [str(Path("recompose", "report.html"))] and not (work / "report.html").exists()
+    named = {Path(path).name for path in value["may_hold"]}
+    holding = {path.relative_to(work).parts for path in work.rglob("*") if path.is_file() and SESSION.encode() in path.read_bytes()}
+    assert {parts[1] if parts[0] == "runs" else parts[0] for parts in holding} - {"ingest.json"} == named  # ingest.json: what stays out
+    assert named == {"sites.jsonl", "hints.jsonl", "2026-01-01-a"}
+    for verb in ("sites", "hints"):
+        assert recompose(verb, cwd=here).code == 0
+    assert not any(SESSION.encode() in (work / name).read_bytes() for name in ("sites.jsonl", "hints.jsonl", "sessions.jsonl"))
+
+
 def test_a_dry_run_says_what_would_be_forgotten(here: Path) -> None:
     ingest(here)
     said = recompose("ingest", "--forget", "shop", "--dry-run", cwd=here)

@@ -60,6 +60,7 @@ def forget_sessions(job: Job, names: Sequence[str]) -> list[str]:
     if gone:
         _replace(job, lambda stream: sum(map(stream.write, kept_sessions(job.sessions, names=frozenset(gone)))))
     record.forgotten = list(dict.fromkeys([*record.forgotten, *meant]))
+    record.removed = list(dict.fromkeys([*record.removed, *gone]))
     record.sessions = {name: seen for name, seen in record.sessions.items() if name not in gone}
     record.files = [left for one in record.files if (left := _without(one, gone)) is not None]
     write_json(job.work / RECORD, record.to_json())

@@ -54,9 +54,8 @@ def sessions_command(project: str = "", /, *, common: Common = Common()) -> int:
     shown = [(ordinal(row["ordinal"]), *(str(row[name])[:16] if name in TIMES else row[name] for name in columns)) for row in rows]
     job.screen.table(shown, head=("", *(name.replace("_", " ") for name in columns)))
     size = sum(row["bytes"] for row in rows) / 1e6
-    job.screen.line(
-        f"\n {len(rows)} sessions of {len({row['project'] if '/' in row['project'] else row['folder'] or row['project'] for row in rows})} projects, {size:.1f} MB"
-    )
+    projects = {row["project"] if "/" in row["project"] else row["folder"] or row["project"] for row in rows}
+    job.screen.line(f"\n {len(rows)} sessions of {len(projects)} projects, {size:.1f} MB")
     if record.forgotten:
         job.screen.line(f" forgotten: {', '.join(record.forgotten)}  (recompose ingest --recall NAME)", style="dim")
     job.tell_stale("sites.jsonl", "hints.jsonl", "preferences.jsonl", "curated.jsonl", "examples")

@@ -24,6 +24,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+from composer_replication.core.errors import DataError
+from composer_replication.core.git_tree import leak_of
+
 try:
     import fcntl
 except ImportError:  # no locks on this system: leftovers of dead process ids are removed all the same
@@ -33,6 +36,10 @@ FILE, FOLDER = 0o600, 0o700
 _SCRATCH = re.compile(r"\..+\.(\d+)(-[0-9a-f]{6})?\.(?:part|unscanned)", re.ASCII)
 _LINK_AGE_S = 60.0
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_OURS = re.compile(
+    r"(sessions|sites|hints|answers|reader_answers|preferences|anchors|curated|dropped)\.jsonl|\w+\.meta\.json|owner\.json"
+    r"|(ingest|audit|replay|replay_plan|curate)\.json|redaction\.key|ledger\.sqlite3.*|report\.html|examples|exports|runs|reference|\.(?!git).+"
+)
 IGNORE = "# Sessions, answers and weights: not for a repository. Written by recompose.\n*\n"
 
 
@@ -50,10 +57,22 @@ def make_folder(folder: Path) -> None:
 
 
 def make_work(folder: Path) -> None:
-    """A work folder; where it is made now, with a .gitignore that keeps all of it out of a repository."""
+    """A work folder, with a .gitignore that keeps all of it out of a repository, unless it holds files that are not of this program.
+
+    Raises DataError where git would take what is written there into a commit: it is tracked, or it stands beside files of a repository.
+    """
     if not folder.exists():
         make_folder(folder)
+    why = leak_of(folder)
+    tracked = why.startswith("git tracks")
+    if not tracked and not (folder / ".gitignore").exists() and all(_OURS.fullmatch(path.name) for path in folder.iterdir()):
         write_text(folder / ".gitignore", IGNORE)
+        why = ""
+    if why:
+        what = f"sessions would be written where they can get into a commit: {why}"
+        fix = f"take a folder of its own: -o recompose; or have git ignore this one: write * into {folder / '.gitignore'}"
+        untrack = f"; what is tracked: git rm -r --cached {folder}" if tracked else ""
+        raise DataError(what, where=str(folder), fix=fix + untrack)
 
 
 def open_private(path: Path, flags: int) -> int:

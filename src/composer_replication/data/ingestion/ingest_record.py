@@ -1,7 +1,7 @@
 """What a store remembers beside its sessions (ingest.json): when each was first and last seen, what each log file gave, what was forgotten.
 
 {"files": [{"file": "a.jsonl", "status": "read", "tool_use": 66, ...}], "sessions": {"s1": {"first_seen": "2026-11-22T13:31:56Z", ...}},
- "forgotten": ["/home/me/secret-project"]}
+ "forgotten": ["/home/me/secret-project"], "removed": ["s2"]}
 """
 
 from __future__ import annotations
@@ -60,11 +60,15 @@ _NAMES = frozenset(f.name for f in fields(Seen))
 
 @dataclass(slots=True)
 class IngestRecord:
-    """The content of ingest.json; `since` is when a store without a record was last written."""
+    """The content of ingest.json; `since` is when a store without a record was last written.
+
+    `forgotten` are the words of the user, `removed` the ids of the sessions that were taken out by them.
+    """
 
     files: list[dict[str, Any]] = field(default_factory=list)
     sessions: dict[str, Seen] = field(default_factory=dict)
     forgotten: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
     since: str = ""
 
     def is_forgotten(self, session_id: str, seen: Seen) -> bool:
@@ -81,7 +85,9 @@ class IngestRecord:
 
     def to_json(self) -> dict[str, Any]:
         """As it is written."""
-        return {"files": self.files, "sessions": {name: asdict(seen) for name, seen in self.sessions.items()}, "forgotten": self.forgotten}
+        sessions = {name: asdict(seen) for name, seen in self.sessions.items()}
+        removed = [name for name in self.removed if name not in sessions]
+        return {"files": self.files, "sessions": sessions, "forgotten": self.forgotten, "removed": removed}
 
 
 def folder_of(seen: Seen) -> str:
@@ -98,9 +104,11 @@ def is_named(wanted: str, session_id: str, seen: Seen, *, inside: bool = False) 
     """Whether an entry of the forgotten means this session: its id, its parent's, its repository, or the folder of its project.
 
     With `inside`, also a session of a project without a remote that ran somewhere in that folder: what a project is called hangs on which
-    logs are read with it, so it would come back under another name. A name without a slash is what an earlier version wrote, or a project of logs without a folder: it means every project of that name.
+    logs are read with it, so it would come back under another name. A name without a slash is what an earlier version wrote, or a project
+    of logs without a folder: it means every project of that name.
 
-    >>> [is_named(word, "s1", Seen(project="acme/shop", cwd="/home/me/shop/src")) for word in ("s1", "acme/shop", "/home/me/shop", "my/shop")]
+    >>> seen = Seen(project="acme/shop", cwd="/home/me/shop/src")
+    >>> [is_named(word, "s1", seen) for word in ("s1", "acme/shop", "/home/me/shop", "my/shop")]
     [True, True, True, False]
     """
     if session_id == wanted or session_id.startswith((f"{wanted}.agent-", f"{wanted}~")):
@@ -139,7 +147,8 @@ def read_record(path: Path, *, sessions: Path) -> IngestRecord:
     try:
         value = json.loads(path.read_bytes())
         seen = {str(name): Seen(**{k: v for k, v in one.items() if k in _NAMES}) for name, one in value.get("sessions", {}).items()}
-        return IngestRecord(files=list(value["files"]), sessions=seen, forgotten=list(value.get("forgotten", ())), since=written)
+        forgotten, removed = list(value.get("forgotten", ())), list(value.get("removed", ()))
+        return IngestRecord(files=list(value["files"]), sessions=seen, forgotten=forgotten, removed=removed, since=written)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         fix = "move it away: the sessions stay, only when they were first seen is lost"
         raise DataError(f"not the record of a store: {error!r}", where=str(path), fix=fix) from error
