@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -260,6 +261,26 @@ def test_two_at_once_are_told(here: Path) -> None:
         with pytest.raises(BusyError), only_one(here / "recompose", what="ingest"):
             pass
     ingest(here)
+
+
+@pytest.mark.parametrize("at", [1, 2, 4, 6])
+def test_a_full_disk_is_told_with_the_path_and_the_room(here: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """Whichever write finds no room; the first ones are of the folder and its key."""
+    calls, real = [0], os.fsync
+
+    def full(descriptor: int) -> None:
+        calls[0] += 1
+        if calls[0] >= at:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        said = recompose("ingest", "logs", "--json", cwd=here)
+        error = said.value["error"]
+        assert said.code == 1 and error["where"] == str(here / "recompose" / "sessions.jsonl")
+        assert "No space left" in error["what"] and " MB are needed, " in error["what"] and "make room" in error["fix"]
+    assert ingest(here)["sessions"] == 1
 
 
 def test_sessions_lists_what_the_store_holds(here: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +20,7 @@ from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.problems import DONE, FIXABLE, UsageError
 from composer_replication.core.codec import read_sessions, write_sessions
 from composer_replication.core.errors import DataError
-from composer_replication.core.files import make_work
+from composer_replication.core.files import make_work, told_where_full
 from composer_replication.core.lock import only_one
 from composer_replication.core.redact import Redactor
 from composer_replication.core.stamps import stale_artefacts
@@ -59,9 +60,11 @@ def ingest_command(
     settings = job.config.ingest
     named = [str(p) for p in paths] or list(settings.logs)
     logs = _find(job, named, yes=yes)
-    if not job.dry_run:
-        make_work(job.work)
-    redactor = job.redactor() if settings.redact else None
+    full = partial(told_where_full, job.sessions, need=_room(job, logs))
+    with full():
+        if not job.dry_run:
+            make_work(job.work)
+        redactor = job.redactor() if settings.redact else None
     reports: list[FileReport] = []
     counts: Counter[str] = Counter()
     sessions = _counted(_sessions(logs, job, redactor, reports), counts)
@@ -69,7 +72,7 @@ def ingest_command(
     if job.dry_run:
         deque(sessions, maxlen=0)
     else:
-        with only_one(job.work, what="ingest"), session_scratch(job.sessions) as fresh:
+        with full(), only_one(job.work, what="ingest"), session_scratch(job.sessions) as fresh:
             if write_sessions(fresh, sessions):
                 # What is told is what a reader of the file will find, not what was meant to be written.
                 counts.clear()
@@ -88,6 +91,12 @@ def ingest_command(
     as_it_was = merged is not None and not merged.is_changed
     job.finish(value, wrote=[*([] if as_it_was else [job.sessions]), job.work / RECORD], next_command=job.command("sites"))
     return DONE
+
+
+def _room(job: Job, logs: Sequence[LogFile]) -> int:
+    """The most bytes that an ingest needs beside what is there: the sessions of these logs, and a new store that holds them too."""
+    stored = job.sessions.stat().st_size if job.sessions.exists() else 0
+    return stored + 2 * sum(log.path.stat().st_size for log in logs if log.path.is_file())
 
 
 def _find(job: Job, named: Sequence[str], *, yes: bool) -> tuple[LogFile, ...]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from composer_replication.cli.job import Job
 from composer_replication.cli.problems import UsageError
-from composer_replication.core.files import move_into_place, open_private, scratch_folder
+from composer_replication.core.files import move_into_place, open_private, scratch_folder, told_where_full
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.pseudonyms import store_key
 from composer_replication.core.redact import Redactor
@@ -58,7 +58,8 @@ def forget_sessions(job: Job, names: Sequence[str]) -> list[str]:
     if job.dry_run:
         return gone
     if gone:
-        _replace(job, lambda stream: sum(map(stream.write, kept_sessions(job.sessions, names=frozenset(gone)))))
+        with told_where_full(job.sessions, need=job.sessions.stat().st_size):
+            _replace(job, lambda stream: sum(map(stream.write, kept_sessions(job.sessions, names=frozenset(gone)))))
     record.forgotten = list(dict.fromkeys([*record.forgotten, *meant]))
     record.removed = list(dict.fromkeys([*record.removed, *gone]))
     record.sessions = {name: seen for name, seen in record.sessions.items() if name not in gone}
