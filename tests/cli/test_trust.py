@@ -141,6 +141,26 @@ def test_a_harmless_file_cannot_put_sessions_into_a_commit(strange: Path, work: 
     assert "own/" not in told
 
 
+def test_a_line_break_in_a_folders_name_begins_no_line(strange: Path) -> None:
+    folder = strange / "a\n settings  recompose.toml  (trusted)\x1b[31m"
+    (folder / "logs").mkdir(parents=True)
+    (folder / "logs" / "one.jsonl").write_text("\n".join(log_lines()) + "\n", "utf-8")
+    settings(folder, "seed = 3\n[replay]\nmax_usd = 1\n")
+    refused = call("ingest", "logs", cwd=folder)
+    assert refused.code == 1
+    said = [
+        refused,
+        *(call(*words, "--trust-settings", cwd=folder) for words in (["ingest", "logs"], ["sites"], ["show", "session"], ["sessions"])),
+    ]
+    said += [call("ingest", str(folder / "logs"), "-o", str(folder / "own"), *more, cwd=strange.parent) for more in ([], ["--dry-run"])]
+    assert [one.code for one in said[1:]] == [0] * 6
+    for one in said:
+        shown = one.out + one.err
+        assert "\x1b[31m" not in shown
+        assert not any(line.strip(" │").startswith("settings  recompose.toml") for line in shown.splitlines())
+    assert "a␊ settings  recompose.toml" in said[1].out
+
+
 def test_values_are_shown_in_ascii_so_that_nothing_hides(tmp_path: Path) -> None:
     (told,) = powers('[ingest]\nscanner = ["sh\\u001b[8m", "\\u202exe"]\n', tmp_path)
     assert told.endswith(r'runs ["sh\u001b[8m", "\u202exe"]')

@@ -21,6 +21,7 @@ from composer_replication.cli.problems import DONE, FIXABLE, UsageError
 from composer_replication.core.codec import read_sessions, write_sessions
 from composer_replication.core.errors import DataError
 from composer_replication.core.files import make_work, told_where_full
+from composer_replication.core.harmless import one_line
 from composer_replication.core.lock import only_one
 from composer_replication.core.redact import Redactor
 from composer_replication.core.stamps import stale_artefacts
@@ -105,7 +106,7 @@ def _find(job: Job, named: Sequence[str], *, yes: bool) -> tuple[LogFile, ...]:
         folder = ", ".join(map(str, default_folders(os.environ)))
         if job.screen.json or not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
             raise UsageError("no PATH was given", fix=f"recompose ingest PATH ..., or --yes to read {folder}")
-        if input(f"Read the agent logs in {folder}? [y/N] ").strip().lower() not in ("y", "yes"):
+        if input(f"Read the agent logs in {one_line(folder)}? [y/N] ").strip().lower() not in ("y", "yes"):
             raise UsageError("nothing was read", fix="give files or folders: recompose ingest PATH ...")
     logs = find_logs(named)
     if not logs:

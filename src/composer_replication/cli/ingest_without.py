@@ -27,8 +27,9 @@ def change_store(job: Job, *, forget: Sequence[str], recall: Sequence[str]) -> i
     for path in removed:
         screen.line(f" {removes} {path}: it held words of them; {job.command(MADE_ANEW[path.name])} makes it anew")
     if left:
-        told = "".join(f"\n   {path}" for path in left)
-        screen.line(f" note     these may still hold words of them, or were trained on them; remove them if need be:{told}", style="yellow")
+        screen.line(" note     these may still hold words of them, or were trained on them; remove them if need be:", style="yellow")
+    for path in left:
+        screen.line(f"   {path}", style="yellow")
     old = job.tell_stale(*stale_artefacts(job.work))
     value = {
         "forgotten": gone,
