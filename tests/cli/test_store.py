@@ -320,7 +320,7 @@ def test_no_verb_uses_what_was_made_from_an_older_store(older: Path) -> None:
 def test_hints_of_older_sites_do_not_count_in_the_report(older: Path) -> None:
     assert recompose("sites", cwd=older).code == 0
     said = recompose("report", cwd=older)
-    assert said.code == 0 and "2 mistaken messages in 2 sessions" in said.out
+    assert said.code == 0 and "2 mistaken messages in 2 of 2 sessions" in said.out
     assert said.out.count("stale  ") == 1 and "run again: recompose hints" in said.out
     page = recompose("report", "--json", cwd=older).value["pages"][0]
     assert (page["hints"], page["stale"]) == (0, ["hints.jsonl"])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from composer_replication.cli.forgotten import MADE_ANEW, clear_derived
 from composer_replication.cli.ingest_store import RECORD, forget_sessions, recall_names
 from composer_replication.cli.job import Job
+from composer_replication.cli.next_step import next_step
 from composer_replication.core.lock import only_one
 from composer_replication.core.stamps import stale_artefacts
 
@@ -38,4 +39,4 @@ def change_store(job: Job, *, forget: Sequence[str], recall: Sequence[str]) -> i
         "may_hold": [str(path) for path in left],
         "stale": old,
     }
-    return job.finish(value, wrote=[job.sessions, job.work / RECORD], next_command=job.command("sites"))
+    return job.finish(value, wrote=[job.sessions, job.work / RECORD], next_command=next_step(job))
