@@ -18,7 +18,7 @@ from composer_replication.cli.job import Job
 from composer_replication.core.errors import DataError
 from composer_replication.data.ingestion.ingest_record import read_record
 from composer_replication.data.teachers.ledger import LEDGER_NAME
-from composer_replication.tokens.artefact import Dataset
+from composer_replication.tokens.artefact import Dataset, load_dataset
 
 MADE_ANEW: Mapping[str, str] = {"report.html": "report", "examples": "build"}
 """What one command makes anew, and which: `--forget` removes these where they hold a forgotten session."""
@@ -67,3 +67,10 @@ def need_unforgotten(job: Job, data: Dataset) -> None:
         raise DataError(
             what, where=str(job.examples), fix=f"build them without these: {', then '.join(map(job.command, ('sites', 'hints', 'build')))}"
         )
+
+
+def load_shown(job: Job) -> Dataset:
+    """The examples for a verb that shows them, unless they hold a session that was forgotten."""
+    data = load_dataset(job.need_file(job.examples, verb="build"))
+    need_unforgotten(job, data)
+    return data

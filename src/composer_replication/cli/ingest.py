@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from composer_replication.cli.flags import Common
-from composer_replication.cli.ingest_store import RECORD, merge, session_scratch
+from composer_replication.cli.ingest_store import RECORD, counted, merge, room_for, session_scratch
 from composer_replication.cli.ingest_text import show_reading, show_store
 from composer_replication.cli.ingest_without import change_store
 from composer_replication.cli.job import Job, open_job
@@ -61,14 +61,14 @@ def ingest_command(
     settings = job.config.ingest
     named = [str(p) for p in paths] or list(settings.logs)
     logs = _find(job, named, yes=yes)
-    full = partial(told_where_full, job.sessions, need=_room(job, logs))
+    full = partial(told_where_full, job.sessions, need=room_for(job, logs))
     with full():
         if not job.dry_run:
             make_work(job.work)
         redactor = job.redactor() if settings.redact else None
     reports: list[FileReport] = []
     counts: Counter[str] = Counter()
-    sessions = _counted(_sessions(logs, job, redactor, reports), counts)
+    sessions = counted(_sessions(logs, job, redactor, reports), counts)
     merged: StoreUpdate | None = None
     if job.dry_run:
         deque(sessions, maxlen=0)
@@ -77,7 +77,7 @@ def ingest_command(
             if write_sessions(fresh, sessions):
                 # What is told is what a reader of the file will find, not what was meant to be written.
                 counts.clear()
-                reports = recount(reports, _counted(read_sessions(fresh), counts))
+                reports = recount(reports, counted(read_sessions(fresh), counts))
                 merged = merge(job, fresh, reports, redactor=redactor)
     others = other_files(named)
     show_reading(job.screen, reports, counts, others)
@@ -92,12 +92,6 @@ def ingest_command(
     as_it_was = merged is not None and not merged.is_changed
     job.finish(value, wrote=[*([] if as_it_was else [job.sessions]), job.work / RECORD], next_command=job.command("sites"))
     return DONE
-
-
-def _room(job: Job, logs: Sequence[LogFile]) -> int:
-    """The most bytes that an ingest needs beside what is there: the sessions of these logs, and a new store that holds them too."""
-    stored = job.sessions.stat().st_size if job.sessions.exists() else 0
-    return stored + 2 * sum(log.path.stat().st_size for log in logs if log.path.is_file())
 
 
 def _find(job: Job, named: Sequence[str], *, yes: bool) -> tuple[LogFile, ...]:
@@ -118,11 +112,3 @@ def _sessions(logs: Sequence[LogFile], job: Job, redactor: Redactor | None, repo
     for result in read_logs(logs, settings=job.config.ingest, redactor=redactor):
         reports.append(result.report)
         yield from result.sessions
-
-
-def _counted(sessions: Iterator[Session], counts: Counter[str]) -> Iterator[Session]:
-    for session in sessions:
-        counts["sessions"] += 1
-        counts["turns"] += len(session.turns)
-        counts["calls"] += sum(len(t.calls) for t in session.turns)
-        yield session

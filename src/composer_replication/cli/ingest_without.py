@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from composer_replication.cli.forget_sessions import forget_sessions, recall_names
 from composer_replication.cli.forgotten import MADE_ANEW, clear_derived
-from composer_replication.cli.ingest_store import RECORD, forget_sessions, recall_names
+from composer_replication.cli.ingest_store import RECORD
 from composer_replication.cli.job import Job
 from composer_replication.cli.next_step import next_step
 from composer_replication.core.lock import only_one
