@@ -1,6 +1,6 @@
 # make demo   set up by itself, then: a small student's own logs -> hints -> three channels -> a table with a placebo (three to four minutes)
 # make test   set up by itself, then: every check and every test
-# Others: setup, table (README's, from the last make test), mutants (those that a change touches, and a sample), mutants-all, peers (the TRL backend in .venv-peers), data-juicer (curation against the real one, 600 MB), bench, evidence (docs/evidence.md anew, about an hour), format, clean. Another Python: make test PYTHON=python3.12
+# Others: setup, table (docs/capabilities.md from the last make test), mutants (those that a change touches, and a sample), mutants-all, peers (the TRL backend in .venv-peers), data-juicer (curation against the real one, 600 MB), bench, evidence (docs/evidence.md anew, about an hour), format, clean. Another Python: make test PYTHON=python3.12
 PYTHON ?= python3
 BIN := .venv/bin
 export TOKENIZERS_PARALLELISM ?= false
@@ -19,7 +19,7 @@ demo: setup
 
 test: setup lint unit
 
-# README's table of capabilities, from the result of the last `make test`; the tests only check it.
+# docs/capabilities.md from the result of the last `make test`; the tests only check it.
 table: setup
 	$(BIN)/python scripts/capabilities.py --write
 

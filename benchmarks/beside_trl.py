@@ -121,7 +121,7 @@ def ours(student: str, *, groups: int, size: int, steps: int, room: int) -> dict
         makers = [partial(_env, WorkshopEnv, replace(make_task(n, split="train"), tools=TOOLS), clock) for n in names]
         played = sample_groups(makers, num_groups=groups, size=size, sample=sample, label=f"{step}:")
         scores = {r.session.id: float(i % 2) for i, r in enumerate(played.rollouts)}
-        advantage = group_advantages(played, how=(), seed=0, worth=scores)
+        advantage = group_advantages(played, how=(), seed=0, scores_of=scores)
         examples = [example_of(r, advantage=advantage.get(r.session.id), views=()) for r in played.rollouts]
         clock.lap("play")
         train_step(trainer, [e for e in examples if e.actions], [], step=step, num_rollouts=len(examples))

@@ -1,11 +1,11 @@
-"""The evidence: every arm of the comparison, trained with several seeds, played on fresh tasks -> docs/evidence.md and docs/evidence.json.
+"""Every arm of the comparison, trained with several seeds, played on fresh tasks: docs/evidence.md, benchmarks/results/evidence.json.
 
     python benchmarks/evidence.py                        both levels, five seeds of the headline arms, three of the others (about two hours)
     python benchmarks/evidence.py --levels 1 --seeds 1 --arms after placebo hint --steps-scale 0.1 --tasks 8 --out build/try.md
     python benchmarks/evidence.py --check                is docs/evidence.md what its JSON says, and of this student and these settings?
-    python benchmarks/evidence.py --render               write docs/evidence.md anew from docs/evidence.json
+    python benchmarks/evidence.py --render               write docs/evidence.md anew from benchmarks/results/evidence.json
     python benchmarks/evidence.py --levels 1 --arms preference pairs_raw --json build/added.json --out build/added.md
-    python benchmarks/evidence.py --merge build/added.json         add its rows to docs/evidence.json; the others stay as they are
+    python benchmarks/evidence.py --merge build/added.json         add its rows to the committed JSON; the others stay as they are
 
 Two processes at a time, one thread each. An arm whose run was made from the same settings, student and data is not trained again
 (--fresh: all are); the evaluation is always played anew. An arm that a health rule stopped is a result: its row is the student that was
@@ -31,6 +31,7 @@ from typing import Any, TypeVar
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from record_lines import record_lines
 from workshop_evidence.arms import ARMS, BEFORE, LEVELS, seeds_of, settings_sha256, steps_of
 from workshop_evidence.code import code_files, code_sha256, stale
 from workshop_evidence.merge import merged
@@ -67,7 +68,7 @@ def main(words: Sequence[str]) -> int:
     evidence = json.loads(options.json.read_text("utf-8"))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(render(evidence), "utf-8")
-    beside = options.out.with_suffix(".json")
+    beside = ROOT / JSON_PAGE if options.out == ROOT / PAGE else options.out.with_suffix(".json")
     if beside.resolve() != options.json.resolve():
         shutil.copyfile(options.json, beside)
     print(f"evidence: wrote {options.out} and {beside}")
@@ -134,7 +135,8 @@ def _gather(options: argparse.Namespace) -> None:
 
 def _write(path: Path, value: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", "utf-8")
+    value = json.loads(json.dumps(value, sort_keys=True))  # sorted at every depth
+    path.write_text(record_lines(value, depth=4) + "\n", "utf-8")
 
 
 def _arms(options: argparse.Namespace, level: int) -> list[str]:

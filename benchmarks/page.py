@@ -1,11 +1,11 @@
-"""docs/benchmarks.md, written from docs/benchmarks.json alone; the JSON is gathered from what the benchmarks wrote.
+"""docs/benchmarks.md, written from benchmarks/results/benchmarks.json alone; the JSON is gathered from what the benchmarks wrote.
 
     python benchmarks/losses.py --json build/losses.json
     python benchmarks/losses.py --sweep --json build/sweep.json
     python benchmarks/step.py --json build/step.json
     python benchmarks/step.py --long --json build/long.json
-    python benchmarks/page.py build/losses.json build/sweep.json build/step.json build/long.json    into docs/benchmarks.json, then the page
-    python benchmarks/page.py                                                       the page anew from docs/benchmarks.json
+    python benchmarks/page.py build/losses.json build/sweep.json build/step.json build/long.json    into the committed JSON, then the page
+    python benchmarks/page.py                                                       the page anew from benchmarks/results/benchmarks.json
     python benchmarks/page.py --check                                               is the page what its JSON says?
 
 A file is known by its name (losses, sweep, step, long, rollouts, curate, redact, replay_cost, hint_reader, gpu); a part that is not given
@@ -26,8 +26,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from record_lines import record_lines
+
 ROOT = Path(__file__).resolve().parent.parent
-JSON_PAGE, PAGE = Path("docs/benchmarks.json"), Path("docs/benchmarks.md")
+JSON_PAGE, PAGE = Path("benchmarks/results/benchmarks.json"), Path("docs/benchmarks.md")
 Json = Mapping[str, Any]
 PARTS: Mapping[str, str] = {
     "losses": "the hint channel's loss alone",
@@ -114,7 +117,7 @@ def render(measured: Json) -> str:
 OPENING = """
 # Benchmarks
 
-<!-- written by benchmarks/page.py from docs/benchmarks.json: change neither by hand -->
+<!-- written by benchmarks/page.py from benchmarks/results/benchmarks.json: change neither by hand -->
 
 Every table has this project beside its peers, measured one after another by one command on one machine; a ratio is this project divided
 by the peer, so below 1 is better and **above 1, in bold, this project loses**. Times are CPU-seconds of one thread, each measurement in a
@@ -522,7 +525,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print("\n".join(f"benchmarks: {line}" for line in found) or f"benchmarks: {PAGE} is what its JSON says")
         return 1 if found else 0
     measured = gather(options.files, options.root)
-    (options.root / JSON_PAGE).write_text(json.dumps(measured, indent=1) + "\n", "utf-8")
+    (options.root / JSON_PAGE).write_text(record_lines(measured, depth=3) + "\n", "utf-8")
     (options.root / PAGE).write_text(render(measured), "utf-8")
     return 0
 

@@ -1,6 +1,6 @@
-"""Check the README's table of capabilities against capabilities.toml and the result of the last test run, or write it.
+"""Check docs/capabilities.md against capabilities.toml and the result of the last test run, or write it.
 
-    python scripts/capabilities.py [build/junit.xml]            exit code 1 where README.md is stale; writes nothing
+    python scripts/capabilities.py [build/junit.xml]            exit code 1 if the page is stale; writes nothing
     python scripts/capabilities.py [build/junit.xml] --write    (make table)
 
     [[capability]]
@@ -24,7 +24,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 NEEDS_PUBLIC_SESSIONS = "needs the public sessions"
 """How the reason of a skip begins where the public sessions are not there."""
-BEGIN, END = "<!-- capabilities: begin (written by scripts/capabilities.py) -->", "<!-- capabilities: end -->"
+PAGE = Path("docs/capabilities.md")
+HEAD = """# What works, and which test says so
+
+<!-- written by scripts/capabilities.py from capabilities.toml and the result of the last `make test`: change none of it by hand -->
+The same with the public sessions and without. "not run here" says why.
+
+"""
 
 
 def outcomes(junit: Path) -> dict[str, dict[str, str]]:
@@ -79,22 +85,16 @@ def main(arguments: list[str]) -> int:
     """Check the table, or write it; returns the exit code."""
     junit = Path(next((a for a in arguments if not a.startswith("-")), "build/junit.xml"))
     entries = tomllib.loads((ROOT / "capabilities.toml").read_text("utf-8"))["capability"]
-    readme = ROOT / "README.md"
-    text = readme.read_text("utf-8")
-    if BEGIN not in text or END not in text:
-        print(f"capabilities: README.md needs the lines {BEGIN!r} and {END!r}")
-        return 1
-    head, rest = text.split(BEGIN)
-    tail = rest.split(END)[1]
-    wanted = f"{head}{BEGIN}\n{table(entries, outcomes(junit))}\n{END}{tail}"
-    if wanted == text:
-        print("capabilities: README.md is up to date")
+    page = ROOT / PAGE
+    wanted = HEAD + table(entries, outcomes(junit)) + "\n"
+    if page.exists() and page.read_text("utf-8") == wanted:
+        print(f"capabilities: {PAGE} is up to date")
         return 0
     if "--write" not in arguments:
-        print("capabilities: README.md is stale; `make table` writes it from the last `make test`")
+        print(f"capabilities: {PAGE} is stale; `make table` writes it from the last `make test`")
         return 1
-    readme.write_text(wanted, "utf-8")
-    print("capabilities: README.md was rewritten; commit it")
+    page.write_text(wanted, "utf-8")
+    print(f"capabilities: {PAGE} was rewritten; commit it")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Run every test with coverage, hold its floors, and check README's table, the evidence and the benchmarks; the tree stays as it is.
+"""Run every test with coverage, hold its floors, and check the pages of capabilities, evidence and benchmarks; the tree stays as it is.
 
     python scripts/run_tests.py [pytest arguments]     (make unit)
 

@@ -197,3 +197,17 @@ def test_a_policy_that_samples_at_another_temperature_is_refused(temperature: fl
     with pytest.raises(ValueError, match=r"rollouts.temperature is .* set it to 1, or train.policy.weight = 0"):
         Config.model_validate({"rollouts": rollouts, "train": {"policy": {"weight": 1.0}}})
     assert Config.model_validate({"rollouts": rollouts, "train": {"hint": {"weight": 1.0}}}).rollouts.temperature == temperature
+
+
+def test_the_defaults_that_decide_what_is_trained_do_not_change_unnoticed() -> None:
+    """Each is a decision with its reason elsewhere (DESIGN, docs/evidence.md): who makes another one changes it here, too."""
+    config = Config()
+    hint, policy, preference, health = config.train.hint, config.train.policy, config.train.preference, config.train.health
+    assert (config.build.target, config.build.without_evidence, config.held_out.by) == ("message", "skip", "auto")
+    assert (hint.divergence, hint.beta, hint.teacher, hint.mean, hint.combination) == ("jsd", 0.5, "frozen", "site", "additive")
+    assert (hint.ema, hint.trust, hint.temperature, hint.bound) == (0.05, 0.05, 1.0, 0.5)
+    assert (policy.objective, policy.kl, config.rollouts.temperature, config.rollouts.max_staleness) == ("dr_grpo", 0.0, 1.0, 1)
+    assert (preference.objective, preference.beta, preference.anchor, preference.label_smoothing) == ("dpo", 0.1, 10.0, 0.0)
+    assert (config.train.balance, config.train.max_grad_norm_ratio, config.train.max_grad_norm) == ("grad_norm", 4.0, 0.0)
+    assert (config.replay.min_families, config.replay.need_evidence, config.replay.tiers) == (3, True, ("exact",))
+    assert (health.max_kl, health.max_unresolvable, health.max_monitor_loss, config.train.starved_steps) == (0.3, 0.1, 0.5, 10)

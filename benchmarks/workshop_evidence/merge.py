@@ -1,4 +1,4 @@
-"""Rows that were made later, beside those that stand in docs/evidence.json.
+"""Rows that were made later, beside those that stand in benchmarks/results/evidence.json.
 
     merged(old, new)          # old as it is, and the arms of new that it lacks, with their differences
 

@@ -1,4 +1,4 @@
-"""docs/evidence.md, written from docs/evidence.json alone, and the check that neither it nor a number quoted elsewhere is stale.
+"""docs/evidence.md, written from benchmarks/results/evidence.json alone, and the check that no number of it, or quoted from it, is stale.
 
     render(evidence) -> str                                     a pure function: the same JSON gives the same page
     problems(root) -> []                                        else one line per thing that is wrong
@@ -23,7 +23,7 @@ from .arms import ARMS, LEVELS, MIN_SEEDS, settings_sha256
 from .sections import ending, level_section, opening
 from .words import METRICS, cost_of, pair_of
 
-PAGE, JSON_PAGE = Path("docs/evidence.md"), Path("docs/evidence.json")
+PAGE, JSON_PAGE = Path("docs/evidence.md"), Path("benchmarks/results/evidence.json")
 STUDENTS: Mapping[int, str] = {1: "workshop_student", 2: "workshop_student_2"}
 TOLERANCE = 1e-9
 QUOTED = re.compile(r"<!-- evidence: (\S+) -->(.*?)<!-- /evidence -->", re.DOTALL)

@@ -94,8 +94,8 @@ def opening(evidence: Mapping[str, Any]) -> str:
     )
     return f"""# Evidence: what each channel does in the workshop
 
-Written by `{about["command"]}` from `docs/evidence.json`; do not edit. `python benchmarks/evidence.py --check` fails where this page, or a
-number quoted from it, is stale.
+Written by `{about["command"]}` from `benchmarks/results/evidence.json`; do not edit. `python benchmarks/evidence.py --check` fails if
+this page, or a number quoted from it, is stale.
 
 Read this first:
 {scale}
@@ -105,7 +105,7 @@ Read this first:
   them, the others the first {MIN_SEEDS}: as many values stand under "by seed".
 - **Two uncertainties.** Every interval is the wider of two, both 95 %: tasks resampled within seeds (other tasks, these seeds), and
   Student's t over the seeds' own values (other seeds). What it excludes, both exclude. With three seeds t is 4.3: only large differences
-  are told apart. The outcome of every episode stands in `docs/evidence.json` as one bit, so that anyone can compute another interval.
+  are told apart. The outcome of every episode stands in the JSON as one bit, so that anyone can compute another interval.
 - **Fresh tasks.** Evaluation seed {about["evaluation_seed"]}, which no setting was chosen with; no hint stands in any evaluated context.
 - **Equal compute.** The steps of most arms were chosen by CPU-seconds: {_spread(evidence)}. `more_sft`, `clone` and `preference`
   play no rollouts and get fewer CPU-seconds than the others: 30 to 40 passes over a few logs or pairs. A placebo has the steps of the arm

@@ -1,4 +1,4 @@
-"""docs/benchmarks.md says what docs/benchmarks.json holds, losing rows and what was not measured included."""
+"""docs/benchmarks.md says what benchmarks/results/benchmarks.json holds, losing rows and what was not measured included."""
 
 from __future__ import annotations
 
@@ -103,7 +103,8 @@ def test_the_sweep_is_judged_by_its_ends() -> None:
 
 
 def test_a_stale_page_is_found_and_written_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "docs").mkdir()
+    for page in (PAGE, JSON_PAGE):
+        (tmp_path / page).parent.mkdir(parents=True)
     assert "does not exist" in problems(tmp_path)[0]
     for name in ("step", "losses"):
         (tmp_path / f"{name}.json").write_text(json.dumps(measured()[name]), "utf-8")

@@ -1,4 +1,4 @@
-"""docs/evidence.md says what docs/evidence.json holds and no more, and a number that is stale is found wherever it is quoted."""
+"""docs/evidence.md says what its JSON holds and no more, and a number that is stale is found wherever it is quoted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from benchmarks.workshop_evidence.arms import ARMS, LEVELS, settings_sha256, steps_of
 from benchmarks.workshop_evidence.code import code_files, code_sha256, stale
 from benchmarks.workshop_evidence.numbers import questions
-from benchmarks.workshop_evidence.page import STUDENTS, loose_numbers, problems, quotes, render, value_at
+from benchmarks.workshop_evidence.page import JSON_PAGE, STUDENTS, loose_numbers, problems, quotes, render, value_at
 
 Evidence = dict[str, Any]
 SUCCESS = {"before": 0.125, "more_sft": 0.13, "placebo": 0.14, "policy": 0.25, "hint": 0.35, "preference": 0.05, "after": 0.6}
@@ -65,6 +65,7 @@ def evidence() -> Evidence:
 @pytest.fixture
 def checkout(tmp_path: Path, evidence: Evidence) -> Path:
     (tmp_path / "docs").mkdir()
+    (tmp_path / JSON_PAGE).parent.mkdir(parents=True)
     for number in LEVELS:
         folder = tmp_path / "examples" / STUDENTS[number]
         folder.mkdir(parents=True)
@@ -75,7 +76,7 @@ def checkout(tmp_path: Path, evidence: Evidence) -> Path:
 
 
 def write(root: Path, evidence: Evidence) -> None:
-    (root / "docs" / "evidence.json").write_text(json.dumps(evidence), "utf-8")
+    (root / JSON_PAGE).write_text(json.dumps(evidence), "utf-8")
     (root / "docs" / "evidence.md").write_text(render(evidence), "utf-8")
 
 
@@ -136,7 +137,7 @@ def test_a_page_that_was_edited_by_hand_is_found(checkout: Path) -> None:
 
 
 def test_a_missing_page_is_a_problem(checkout: Path) -> None:
-    (checkout / "docs" / "evidence.json").unlink()
+    (checkout / JSON_PAGE).unlink()
     assert "does not exist" in problems(checkout)[0]
 
 

@@ -108,6 +108,8 @@ def test_controls_from_another_start_or_of_other_steps_are_refused(tmp_path: Pat
     a_run(work, "main")
     a_run(work, "other", placebo=("swapped_pairs",), seed=8)
     a_run(work, "short", placebo=("swapped_pairs",), steps=1, shift=0.01)
-    for name, told in (("other", "started from another student"), ("short", "a placebo of 1 steps, the run has 2")):
+    a_run(work, "long", placebo=("swapped_pairs",), steps=3, shift=0.02)
+    asked = {"other": "started from another student", "short": "a placebo of 1 steps, the run has 2", "long": "a placebo of 3 steps"}
+    for name, told in asked.items():
         said = recompose("evaluate", "main", "--evaluate.tasks", "2", "--against", f"placebo={name}", cwd=tmp_path)
         assert said.code == 1 and told in " ".join(said.err.replace("│", " ").split())

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from composer_replication.cli.hint_gate import check_examples
 from composer_replication.core.codec import record_to_json
+from composer_replication.core.config.root import Config
+from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.rundir import sha256_of
 from composer_replication.core.site import Hint, Site
 from composer_replication.report.explanations import REASONS
+from composer_replication.tokens.artefact import Dataset
+from composer_replication.tokens.example import HintView, TrainingExample
 from tests.cli.workspace import files, fill, recompose, session, site
 
 pytestmark = pytest.mark.train
@@ -107,3 +114,13 @@ def test_a_damaged_audit_is_named(work: Path, text: str) -> None:
     (work / "recompose" / "audit.json").write_text(text, "utf-8")
     said = recompose("build", cwd=work)
     assert said.code == 1 and "no audit of this version" in said.err
+
+
+def test_every_kind_that_a_view_speaks_of_must_have_been_kept() -> None:
+    """A message of two failing calls is one view with both hints: that of the second one counts as well."""
+    job: Any = SimpleNamespace(config=Config(), examples=Path("examples"), command=str)
+    view = HintView(site_id="s:1:a", kind=GOOD, others=(("s:1:b", WEAK),), at=1, hint_ids=(9,), span=(2, 3), target_ids=(7,))
+    data = Dataset(examples=(TrainingExample(id="e", session_id="s", ids=(5, 6, 7), hints=(view,)),), pairs=(), meta={})
+    check_examples(job, data, {GOOD, WEAK})
+    with pytest.raises(DataError, match=f"did not keep: {WEAK}"):
+        check_examples(job, data, {GOOD})

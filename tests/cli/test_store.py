@@ -11,13 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from composer_replication.core.codec import read_sessions
+from composer_replication.core.codec import read_sessions, write_sessions
 from composer_replication.core.errors import BusyError
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.lock import only_one
-from composer_replication.core.trace import Session
+from composer_replication.core.trace import Parent, Session
+from composer_replication.data.ingestion.ingest_record import IngestRecord
+from composer_replication.data.ingestion.store import plan_merge, write_merged
 from tests.cli.test_ingest import MADE_UP_KEY, assistant, call, log_lines, record, result
 from tests.cli.workspace import Said, files, recompose
+from tests.data.sites.builder import calls, human, session
 
 SESSION, OTHER = "11111111-2222", "33333333-4444"
 LATER = [
@@ -90,9 +93,10 @@ def _as_of(here: Path, time: str) -> dict[str, object]:
 @pytest.mark.parametrize("lines", [log_lines()[:4], [*log_lines()[:2], "{broken", *log_lines()[3:]]], ids=["cut short", "damaged"])
 def test_what_holds_less_never_replaces_what_holds_more(here: Path, lines: list[str]) -> None:
     ingest(here)
-    before = (here / "recompose" / "sessions.jsonl").read_bytes()
+    before, known = (here / "recompose" / "sessions.jsonl").read_bytes(), remembered(here)[SESSION]
     write(here / "logs" / "one.jsonl", lines)
     assert ingest(here)["shorter"] == [SESSION]
+    assert {**remembered(here)[SESSION], "last_seen": known["last_seen"]} == known  # what is told of it is of what is stored
     assert (here / "recompose" / "sessions.jsonl").read_bytes() == before
     assert "the longer one stays" in recompose("ingest", "logs", cwd=here).out
 
@@ -128,6 +132,21 @@ def test_turns_copied_from_a_session_whose_log_is_gone_are_known_as_copied(here:
     assert ingest(here)["added"] == ["55555555-6666"]
     assert stored(here)["55555555-6666"].copied == 5
     assert [turn for turn, _ in stored(here)["55555555-6666"].assistant_turns()] == [5, 7]
+
+
+def test_a_subagent_stays_with_the_version_of_its_session_that_started_it(tmp_path: Path) -> None:
+    """The log that differs is kept as s1~2: its subagent is written with that name, and not as the log has it."""
+    old, new = (session(human(text), calls("Yes.")) for text in ("Fix the cart.", "Fix the tax."))
+    child = session(human("Look it up."), calls("Found."), id="s1.agent-a7", parent=Parent(session_id="s1", call_id=None))
+    store, fresh = tmp_path / "sessions.jsonl", tmp_path / "fresh.jsonl"
+    write_sessions(store, [old])
+    write_sessions(fresh, [new, child])
+    plan = plan_merge(store, fresh, record=IngestRecord(), now="2026-11-22T13:31:56Z")
+    with (tmp_path / "merged.jsonl").open("wb") as stream:
+        assert write_merged(plan, stream) == 3
+    merged = {one.id: one for one in read_sessions(tmp_path / "merged.jsonl")}
+    assert (plan.outcomes["apart"], plan.outcomes["added"]) == (["s1~2"], ["s1.agent-a7"])
+    assert merged["s1.agent-a7"].parent == Parent(session_id="s1~2", call_id=None) and merged["s1"] == old
 
 
 def test_forget_removes_and_keeps_out_until_recalled(here: Path) -> None:

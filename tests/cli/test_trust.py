@@ -373,9 +373,10 @@ def test_doctor_and_init_work_beside_a_strange_file_and_read_nothing_of_it(stran
 def test_a_list_that_others_can_write_or_that_is_damaged_is_not_believed(strange: Path, nobody_is_trusted: Path) -> None:
     file = settings(strange, '[sites]\ndetectors = ["evil.py:find"]\n')
     assert call("trust", cwd=strange).code == 0
-    nobody_is_trusted.chmod(0o666)
-    said = call("sites", cwd=strange)
-    assert said.code == 1 and "others can write" in said.err
+    for mode in (0o666, 0o620, 0o602):  # everybody, a group, all others
+        nobody_is_trusted.chmod(mode)
+        said = call("sites", cwd=strange)
+        assert said.code == 1 and "others can write" in said.err
     nobody_is_trusted.chmod(0o600)
     assert call("sites", "--dry-run", cwd=strange).code == 0
     for damage in ("{", "[]", json.dumps({"trusted": [str(file)]})):

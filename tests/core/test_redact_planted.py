@@ -145,6 +145,17 @@ def test_base64_in_lines_goes_whole_and_prose_in_base64_stays() -> None:
     assert Redactor(environ={}).text(prose) is prose
 
 
+@pytest.mark.parametrize("layers", [1, 2, 3, 4])
+def test_four_layers_of_encoding_are_taken_off(layers: int) -> None:
+    """A tool prints base64 of what a tool printed: at each layer the value goes, whatever stands around it stays."""
+    text = "password=hunter22xx"
+    for number in range(layers):
+        text = base64.b64encode((text if number else f"user=ada {text}").encode()).decode()
+    assert [one.secret for one in find_secrets(f"out: {text} end")] == ["hunter22xx"]
+    clean = Redactor(environ={}).text(f"out: {text} end")
+    assert clean.startswith("out: ") and clean.endswith(" end") and "[REDACTED:password:" in clean and text not in clean
+
+
 def test_names_cannot_be_worked_out_without_the_key() -> None:
     """A name is no plain hash: two redactors without a key in common name a secret differently, and so does every store."""
     text = "DB_PASSWORD=tr0ub4dor&3x"

@@ -6,8 +6,11 @@ import pytest
 
 from tests.core.stranger import Share, rows, score
 
-FLOORS = {"dev": (0.99, 0.98), "sealed": (0.91, 0.93)}
-"""List -> least share of the plain and of the wrapped texts that are cleaned. `sealed` was .920 and .947 when it was opened."""
+FLOORS = {"dev": (0.99, 0.98), "sealed": (0.99, 0.98)}
+"""List -> least share of the plain and of the wrapped texts that are cleaned.
+
+`sealed` was .920 and .947 when it was opened; the rules were tuned on its misses since then, so both are development data.
+"""
 
 
 @pytest.mark.parametrize("name", FLOORS)

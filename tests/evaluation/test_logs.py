@@ -150,6 +150,9 @@ def test_sites_of_one_session_count_as_one_for_the_interval() -> None:
     pair = next(p for p in logs_table(rows, held=found, settings=SETTINGS, seed=1)["paired"] if p["metric"] == "recurrence")
     assert (pair["n"], pair["sessions"], pair["difference"]) == (20, 2, -0.5)
     assert pair["low"] == -1.0 and pair["high"] == 1.0
+    never = {name: [fork(one, "ok", 0) for one in many] for name in rows}
+    row = logs_table(never, held=found, settings=SETTINGS, seed=1)["rows"][0]
+    assert (row["recurrence"], row["recurrence_high"]) == (0.0, 1.0)  # none seen in two sessions: 3 / 2, and not 3 / 20
     alone = replace(held(), sites=tuple(many[:10]))
     lonely = logs_table({name: forks[:10] for name, forks in rows.items()}, held=alone, settings=SETTINGS, seed=1)
     assert lonely["rows"][0]["recurrence_low"] is None and "fewer than two sessions" in lonely["verdict"]["reasons"][0]

@@ -81,6 +81,15 @@ def test_an_unfinished_episode_counts_and_never_as_a_success(oracle: list[Episod
     assert pair_of(cut, oracle)[SUCCESS]["difference"] == -0.25
 
 
+def test_tasks_are_resampled_within_their_block_wherever_they_stand(oracle: list[EpisodeResult]) -> None:
+    """Every second task by name is of the block in which b fails: within a block nothing varies, so neither does what is resampled."""
+    number = {task_id: i % 2 for i, task_id in enumerate(sorted(p.task_id for p in oracle))}
+    half = [replace(p, reward=0.0) if number[p.task_id] else p for p in oracle]
+    found = paired("a", oracle, "b", half, targeted=KINDS, seed=1, samples=300, block=lambda p: str(number[p.task_id]))[0]
+    assert (found["difference"], found["by_block"]) == (0.5, {"0": 0.0, "1": 1.0})
+    assert found["tasks"] == pytest.approx([0.5, 0.5])
+
+
 def test_the_difference_is_over_the_same_tasks_whatever_their_order(sandbox: Sandbox, oracle: list[EpisodeResult]) -> None:
     other = played_by(clumsy(reader=1.0, skip_test=1.0), sandbox)
     found = pair_of(oracle, other)

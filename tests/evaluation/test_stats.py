@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from composer_replication.evaluation.stats import Resamples, bootstrap_mean, wilson
+from composer_replication.evaluation.stats import Resamples, bootstrap_mean, over_groups, student_t, wilson
 
 
 def test_the_same_seed_gives_the_same_bounds_around_the_mean() -> None:
@@ -54,6 +54,20 @@ def test_few_clusters_still_cover(k: int) -> None:
         assert interval.low is not None and interval.high is not None
         covered += interval.low <= 0.0 <= interval.high
     assert covered >= 0.88 * 150
+
+
+def test_percentiles_of_rare_values_are_those_of_95_percent() -> None:
+    """Five of a thousand: the number of them that is drawn is Poisson's, whose 97.5 % quantile is 10. Student's t alone would say 9.4."""
+    found = bootstrap_mean([1.0] * 5 + [0.0] * 995, range(1000), seed=1)
+    assert found.high is not None and found.high >= 0.0099
+
+
+def test_the_interval_over_groups_has_one_degree_of_freedom_less_than_groups() -> None:
+    """t of 4 degrees is 2.776 (any table): five values with a deviation of 1 have a reach of 2.776 / sqrt(5)."""
+    found = over_groups([-1.0, -1.0, 0.0, 1.0, 1.0])
+    assert (found.mean, found.low, found.high) == (0.0, pytest.approx(-2.776 / 5**0.5), pytest.approx(2.776 / 5**0.5))
+    assert [student_t(n) for n in (1, 2, 4, 30)] == [12.706, 4.303, 2.776, 2.042]
+    assert over_groups([0.2]).low is None
 
 
 def test_nothing_to_average_is_an_error() -> None:

@@ -80,7 +80,7 @@ def test_the_printed_command_serves_the_student_as_it_was_trained(exported: tupl
             episode = Episode(WorkshopEnv(make_task(number), sandbox=sandbox), voice=voice, name="x", seed=0, meter=SamplingStats())
             read = list(episode.ids)
             written = greedy(folder, read, ends)
-            episode.say(written, [0.0] * len(written), ended=True)
+            episode.add_message(written, [0.0] * len(written), ended=True)
             here = episode.turns[-1]
             body = {
                 "model": "served student",

@@ -12,6 +12,7 @@ import pytest
 from composer_replication.core.errors import SessionError
 from composer_replication.core.trace import Session, Text, ToolCall, Turn
 from composer_replication.data.ingestion.claude_code import ingest
+from composer_replication.data.ingestion.claude_code_writer import write_claude_code
 from composer_replication.data.ingestion.find_logs import find_logs
 from composer_replication.data.replay.ask import failed_turns
 from composer_replication.rollouts.envs.workshop.demonstrators import FAMILIES, teacher_turn
@@ -26,6 +27,7 @@ from tests.rollouts.workshop.recordings import SLACK, STUDENT, ingested, record,
 from tests.tokens.students import CASES, renderer
 
 SEED, COUNT = 31, 12
+SECRET = "gh" + "p_" + "a7Zk" * 9
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +144,23 @@ def test_what_a_log_cannot_hold_is_left_out_and_counted(tmp_path: Path, sandbox:
     done = record(tmp_path, sandbox, seed=SEED, messages=[good, ["<tool_call>\n{oops\n</tool_call>", "Done."], [""]])
     assert len(done.paths) == 1 and done.left_out == {"malformed_call": 1, "other_tokens": 1}
     assert len(list(tmp_path.rglob("*.jsonl"))) == 1
+
+
+def test_an_episode_with_a_secret_never_reaches_the_disk(tmp_path: Path, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even for a moment: a run that is killed between writing a log and reading it back would leave it there."""
+    written: list[str] = []
+
+    def write(session: Session, folder: Path) -> Path:
+        path = write_claude_code(session, folder)
+        written.append(path.read_text(encoding="utf-8"))
+        return path
+
+    monkeypatch.setattr("composer_replication.rollouts.record_episodes.write_claude_code", write)
+    (good,) = said_on(tasks_of(SEED, 1), sandbox)
+    done = record(tmp_path, sandbox, seed=SEED, messages=[good, [f"The key is {SECRET}."]])
+    assert len(done.paths) == 1 and done.left_out == {"secret": 1}
+    assert len(written) == 1 and SECRET not in written[0]
+    assert not any(SECRET.encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
 
 
 def test_a_random_student_is_recorded_or_counted(tmp_path: Path, sandbox: Sandbox) -> None:

@@ -17,6 +17,7 @@ from composer_replication.rollouts import episode as episodes
 from composer_replication.rollouts.envs.env import Reply
 from composer_replication.rollouts.episode import CUT, MALFORMED, Rollout
 from composer_replication.rollouts.sampler import Sampling, sample_rollouts
+from composer_replication.rollouts.sampling import EpisodeLimits
 from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.tokens.renderer import Renderer
 from tests.rollouts.small_world import Parrot, Shelf, message_ids, parroted, talks, tiny
@@ -217,6 +218,8 @@ def test_an_episode_ends_at_its_last_message_or_where_there_is_no_room() -> None
     assert rollout.session.turns[-1].role == "tool"  # the answer is kept, though nobody reads it
     malformed = parroted(QWEN, ["<tool_call></tool_call>"] * 3, env=Shelf(max_turns=3))
     assert malformed.ended == "max_turns" and malformed.num_malformed == 3
+    bounded = parroted(QWEN, [look, look, look], env=Shelf(max_turns=2), limits=EpisodeLimits(max_turns=3))
+    assert bounded.ended == "max_turns" and len(sampled_turns(bounded)) == 2  # the environment's own bound stands beside the setting
     (longer,) = sample(Parrot(len(QWEN.tokenizer), [message_ids(QWEN, look)] * 9), [Shelf(max_turns=9)], max_new_tokens=99)
     room = longer.session.turns[6].context_tokens + 2
     (short,) = sample(

@@ -46,6 +46,7 @@ def test_the_call_that_failed_in_the_log_is_the_same_mistake_at_every_kind_of_si
         ("file_missing", call("Read", path="/app/src"), ("ok", "checked")),
         ("file_missing", call("Read", path="src/nowhere.py"), ("undecided", "path_not_seen")),
         ("file_missing", call("Write", path="src/new.py", content="x"), ("ok", "checked")),
+        ("file_missing", call("Write", path="src/MISTAKENWORD.py", content="x"), ("ok", "checked")),  # writing it is no repetition
         ("file_missing", call("Bash", command="cat src/a.py"), ("undecided", "needs_running")),
         ("edit_not_read", call("Edit", path="src/b.py", old_string="other", new_string="z"), ("same", "same_call")),
         ("edit_not_read", call("Edit", path="src/a.py", old_string="x", new_string="z"), ("undecided", "needs_running")),

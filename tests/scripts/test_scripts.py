@@ -59,17 +59,20 @@ def test_the_table_tells_absent_and_not_run_apart() -> None:
     assert "| a | absent | next issue |" in rows and "| b | not run here | needs a GPU |" in rows
 
 
-def test_a_stale_readme_is_refused_and_a_rewritten_one_is_not(tmp_path: Path, junit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stale_page_of_capabilities_is_refused_and_a_rewritten_one_is_not(
+    tmp_path: Path, junit: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(capabilities, "ROOT", tmp_path)
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_config.py").touch()
     (tmp_path / "capabilities.toml").write_text('[[capability]]\nname = "x"\ntests = ["tests/test_config.py::test_one"]\n', "utf-8")
-    readme = tmp_path / "README.md"
-    readme.write_text(f"# t\n{capabilities.BEGIN}\nold\n{capabilities.END}\nrest\n", "utf-8")
+    page = tmp_path / capabilities.PAGE
+    page.parent.mkdir()
+    page.write_text("old", "utf-8")
     assert capabilities.main([str(junit)]) == 1
-    assert "old" in readme.read_text("utf-8")
+    assert page.read_text("utf-8") == "old"
     assert capabilities.main([str(junit), "--write"]) == 0
-    assert "| x | works |" in readme.read_text("utf-8") and readme.read_text("utf-8").endswith("rest\n")
+    assert "| x | works |" in page.read_text("utf-8")
     assert capabilities.main([str(junit)]) == 0
 
 

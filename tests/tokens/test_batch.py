@@ -45,6 +45,14 @@ def test_rows_targets_and_counts_of_a_worked_example() -> None:
     )
 
 
+def test_the_size_of_a_view_is_that_of_its_target_not_of_what_stands_between_its_parts() -> None:
+    """Two calls with words between them: a mean over messages divides by the four tokens that are trained, not by the seven of the span."""
+    parts = dataclasses.replace(view(IDS, 2, (2, 9), (90,)), target_ids=(12, 13, 17, 18), parts=((2, 4), (7, 9)))
+    batch = collate([dataclasses.replace(FIRST, trained=(), hints=(parts, view(IDS, 4, (4, 6), (92,), "s:2:c")))], pad_id=0)
+    assert batch.hint_student.position_N.tolist() == [2, 3, 7, 8, 4, 5] and batch.hint_student.item_N.tolist() == [0, 0, 0, 0, 1, 1]
+    assert batch.hint_size_N.tolist() == [4, 4, 4, 4, 2, 2] and batch.counts.hint_tokens == 6
+
+
 def test_actions_and_anchors_of_a_worked_example() -> None:
     """Two rollouts; the second message of the first was worth nothing, and so was all of the second rollout."""
     acts = (

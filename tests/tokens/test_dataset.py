@@ -190,6 +190,15 @@ def test_authors_are_filtered_in_both_channels() -> None:
     assert skips(items)["hint/author"] == 1 and skips(items)["lm_ce/author"] == sum(t.author == "other-model" for t in turns) - 1
 
 
+def test_the_first_message_that_is_not_copied_is_a_target() -> None:
+    turns = long_turns(5)
+    own = next(i for i, turn in enumerate(turns) if i >= 5 and turn.role == "assistant")
+    session = replace(session_of(turns), copied=own)
+    mistake = site(session, own)
+    items = build(session, [mistake], [hint(mistake)])
+    assert list(views(items)) == [mistake.id] and "hint/copied" not in skips(items)
+
+
 def test_copied_turns_are_context_only() -> None:
     session = replace(session_of(long_turns(5)), copied=5)
     early, late = site(session, 1), site(session, max(i for i, t in enumerate(session.turns) if t.role == "assistant"))

@@ -220,7 +220,8 @@ def test_one_call_of_several_as_the_target(family: str, fixture: str, call_id: s
     text = render.codec.decode(view.target_ids)
     example = example_with(whole, view)
     arguments = {"c1": {"p": "a.py"}, "c2": {"p": "<|im_end|>é"}, "c3": {}}[call_id]
-    assert text.strip() == written_call(family, call.name, arguments, call_id)
+    # a vocabulary may hold the call's end and the comma behind it as one token, which is then part of the target
+    assert text.strip().removesuffix(",") == written_call(family, call.name, arguments, call_id)
     assert whole.spans[1].body[0] <= view.span[0] and view.span[1] < whole.spans[1].body[1]
     assert example.teacher_ids(view)[example.teacher_span(view)[0] :] == view.target_ids
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from composer_replication.core.config.data_settings import HeldOutSettings
 from composer_replication.core.trace import Parent
-from composer_replication.tokens.split import is_held_out, split_unit
+from composer_replication.tokens.split import is_held_out, settled, smallest_fraction, split_unit
 from tests.tokens.students import long_turns, session_of
 
 SESSIONS = [replace(session_of(long_turns(1), name=f"s{i}"), repository=f"acme/r{i % 200}") for i in range(1000)]
@@ -32,3 +32,17 @@ def test_a_subagent_stays_with_its_session_and_a_session_without_repository_with
     homeless = replace(SESSIONS[0], repository="")
     assert split_unit(replace(homeless, cwd="/w"), by="repository") == "/w"
     assert split_unit(homeless, by="repository") == "s0"
+
+
+def test_five_repositories_are_enough_to_be_split_whole() -> None:
+    auto = HeldOutSettings(by="auto", fraction=0.25)
+    for num_repositories, by in ((3, "session"), (4, "session"), (5, "repository"), (6, "repository")):
+        sessions = [s for s in SESSIONS if int(s.repository.removeprefix("acme/r")) < num_repositories]
+        assert settled(auto, sessions).by == by
+
+
+def test_the_fraction_that_is_named_holds_something_out_and_a_hundredth_less_nothing() -> None:
+    for session in (s for s in SESSIONS[:200] if smallest_fraction([s.id]) < 1):  # 1 is no fraction that may be set
+        named = smallest_fraction([session.id])
+        assert is_held_out(session, settings=HeldOutSettings(by="session", fraction=named))
+        assert not is_held_out(session, settings=HeldOutSettings(by="session", fraction=max(0.0, round(named - 0.01, 2))))

@@ -88,6 +88,13 @@ def test_what_a_target_refers_to_is_taken_in_with_its_unit_and_costs_the_farthes
     assert isinstance(without, Window) and without.positions == (0, 2, *range(13, 31))  # what can never fit takes nothing from the rest
 
 
+def test_of_the_turns_that_a_target_refers_to_the_nearest_are_kept() -> None:
+    """There is room for two of three beside the target: those nearest to it, and not those that a session began with."""
+    plan = SegmentCosts(overhead=0, tokens=(10,) * 31, head=(), starts=tuple(range(31)))
+    window = window_of(plan, 30, target=WindowTarget(wanted=(2, 11, 20)), max_tokens=30)
+    assert window is not None and window.positions == (11, 20, 30)
+
+
 def test_targets_share_a_window_only_while_none_gives_up_more_than_an_eighth() -> None:
     plan = SegmentCosts(overhead=0, tokens=(10,) * 100, head=(), starts=tuple(range(100)))
     near = list(windows(plan, trained=[], targets={50: WindowTarget(), 52: WindowTarget()}, max_tokens=200))
@@ -106,6 +113,11 @@ def test_a_target_whose_hint_does_not_fit_beside_the_others_gets_its_own_window(
     assert list(windows(plan, trained=[], targets={3: WindowTarget(), 9: WindowTarget(extra=45)}, max_tokens=100)) == [
         Window(head=(), start=0, end=4, covers=(3,)),
         Window(head=(), start=5, end=10, covers=(9,)),
+    ]
+    plan = SegmentCosts(overhead=0, tokens=(10,) * 40, head=(), starts=tuple(range(40)))  # the room of the earlier one counts as well
+    assert list(windows(plan, trained=[], targets={30: WindowTarget(extra=45), 31: WindowTarget()}, max_tokens=100)) == [
+        Window(head=(), start=22, end=32, covers=(31,)),
+        Window(head=(), start=26, end=31, covers=(30,)),
     ]
 
 

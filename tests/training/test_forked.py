@@ -107,6 +107,8 @@ def test_sites_are_drawn_in_passes_and_steps_sample_anew() -> None:
     drawn = [fork.site.session_id for made in steps for fork in made.forks]
     assert sorted(drawn) == ["s1", "s1", "s2", "s2", "s3", "s3"] and len(set(drawn[:3])) == 3
     assert live.num_samples(spots) == 2
+    assert producer("s1", "s2", "s3", fork_sites=2, fork_samples=3).num_samples(spots) == 6  # so many views make a full step
+    assert producer("s1", "s2", "s3", fork_sites=9, fork_samples=3).num_samples(spots) == 9
     again = live.step(model, spots, step=1)
     assert [f.ids for f in again.forks] == [f.ids for f in steps[1].forks]
     by_site = {f.site.session_id: f.ids for f in steps[0].forks}

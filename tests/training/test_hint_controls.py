@@ -16,11 +16,12 @@ from torch import Tensor
 
 from composer_replication.core.config.hint_settings import HintSettings
 from composer_replication.core.errors import AlignmentError, ConfigError
+from composer_replication.models.forward import Head
 from composer_replication.models.load_student import Student
 from composer_replication.tokens.batch import collate, count
 from composer_replication.tokens.example import HintView, SampledMessage, TrainingExample
 from composer_replication.training.channels import channel_losses
-from composer_replication.training.hinting import check_views, view_weights, with_wrong_hints
+from composer_replication.training.hinting import check_views, hint_credit, view_weights, with_wrong_hints
 from composer_replication.training.live import informed
 from composer_replication.training.state import Trainer
 from tests.models.tree_models import gap, make
@@ -376,6 +377,23 @@ def test_credit_moves_the_advantages_of_the_views_tokens_alone(hint: dict[str, A
     plain, start = made("rows", {"combination": "additive"})
     _, unchanged = outcome(plain, (with_only(plain.settings.hint), []), {"policy": 1.0})
     assert gap(found["rows"], unchanged) > 1e-3
+
+
+def test_two_views_of_one_message_do_not_give_its_tokens_credit_twice() -> None:
+    """The same hint above the same message, once and twice: the tokens' credit is the mean over their views, not the sum."""
+    how, rng = HintSettings(combination="advantage", weight=2.0), torch.Generator().manual_seed(3)
+    one = examples()[0]
+    view = dataclasses.replace(one.hints[0], wrong_ids=())
+    student_ND, teacher_ND = (torch.randn(3, 8, generator=rng, dtype=torch.float64) for _ in range(2))
+    head = Head(weight_VD=torch.randn(VOCAB, 8, generator=rng, dtype=torch.float64))
+    found = []
+    for views in ((view,), (view, dataclasses.replace(view, site_id="again"))):
+        batch = collate([dataclasses.replace(one, hints=views)], pad_id=0)
+        counts, times = count([dataclasses.replace(one, hints=views)]), len(views)
+        credit = hint_credit(how, (student_ND.repeat(times, 1), head), [(teacher_ND.repeat(times, 1), head)], batch, counts=counts)
+        assert counts.credited_tokens == credit.loss.tokens == 3
+        found.append(credit.advantage_A)
+    assert torch.allclose(*found) and not torch.allclose(found[0], torch.full_like(found[0], one.actions[0].advantage))
 
 
 def test_bounded_credit_is_bounded_in_the_step_and_says_how_often_it_stands_at_its_bound() -> None:

@@ -353,6 +353,29 @@ def test_the_kl_of_the_reward_is_measured_to_the_start_and_not_to_the_policy(wor
     assert any(abs(to_start[name] - to_policy[name]) > 1.0 for name in to_start)
 
 
+def test_drift_is_the_kl_of_the_student_to_its_start_and_the_students_entropy(world: TaskSource) -> None:
+    """Turned, or with the start's entropy, the numbers that stop a run would be those of another model."""
+    made = make_live(world, live_config(groups=2, group_size=2)).step(None, step=0)
+    student = tiny_student()
+    start = frozen(student)
+    with torch.no_grad():
+        for parameter in student.model.parameters():
+            parameter.mul_(1.3)
+    found = drift(frozen(student), start, made.rollouts, episodes=4, pad_id=0, max_tokens=8192, device="cpu")
+    kl, entropy, tokens = 0.0, 0.0, 0
+    for example in map(sampled_spans, made.rollouts):
+        with torch.no_grad():
+            models = (student.model.eval(), start.model)
+            now_TV, then_TV = (model(torch.tensor([example.ids])).logits[0].double().log_softmax(-1) for model in models)
+        for position in (p for span in example.trained for p in range(*span)):
+            now_V, then_V = now_TV[position - 1], then_TV[position - 1]
+            kl += float((now_V.exp() * (now_V - then_V)).sum())
+            entropy -= float((now_V.exp() * now_V).sum())
+            tokens += 1
+    assert found.tokens == tokens > 0
+    assert (found.kl, found.entropy) == (pytest.approx(kl / tokens, rel=1e-4), pytest.approx(entropy / tokens, rel=1e-4))
+
+
 def test_drift_is_measured_on_episodes_of_the_whole_step(monkeypatch: pytest.MonkeyPatch, world: TaskSource) -> None:
     """Rollouts stand group by group: the first few are of one or two tasks, and say little of the others."""
     made = make_live(world, live_config(groups=3, group_size=4)).step(None, step=0)

@@ -15,6 +15,7 @@ from composer_replication.models.load_student import Student, load_student
 from composer_replication.tokens.batch import count, micro_batches
 from composer_replication.training.checkpoint import load_extra
 from composer_replication.training.loop import train
+from composer_replication.training.reference import average
 from composer_replication.training.state import Trainer
 from composer_replication.training.step import accumulate, train_step
 from tests.training.small_student import WordTokenizer, make_config, make_example, make_pair, make_run, small_model, start_trainer
@@ -93,6 +94,15 @@ def test_the_base_is_shared_and_neither_side_moves_it(base: Path) -> None:
     assert all(torch.equal(student[name], start) for name, start in before.items())
     assert trainer.student.num_trainable == sum(p.numel() for name, p in student.items() if "lora_" in name)
     assert trainer.student.model.training and not trainer.references["hint"].model.training
+
+
+def test_the_average_of_adapters_in_bfloat16_is_kept_in_float32(base: Path) -> None:
+    """peft makes adapters in float32; a model that was cast as a whole has others, and the base stays what it is."""
+    student = lora_student(base)
+    student.model.bfloat16()
+    teacher = average(student, ema=EMA)
+    assert {p.dtype for p in teacher.moving.values()} == {torch.float32} and len(teacher.moving) == len(adapters(student.model))
+    assert {p.dtype for name, p in teacher.model.named_parameters() if name not in teacher.moving} == {torch.bfloat16}
 
 
 def test_both_layouts_agree(base: Path) -> None:

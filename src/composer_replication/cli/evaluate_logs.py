@@ -71,8 +71,9 @@ def evaluate_on_logs(job: Job, folder: RunDir, players: Sequence[Player], *, not
     table["steps"] = {player.name: player.steps for player in players}
     table["inputs"] = {path.name: sha256_of(path) for path in (job.sessions, job.sites)}
     table["weights_sha256"] = {row.name: row.weights_sha256 for row in shown}
+    redactor = job.redactor()
     for path, row in zip(wrote[1:], shown, strict=True):
-        write_lines(path, map(message_to_json, row.forks))
+        write_lines(path, (redactor.value(message_to_json(fork)) for fork in row.forks))
     write_json(folder.evaluation_logs_json, table)
     show_rows(job, table)
     show_side_by_side(job, logs_view(folder, work=job.work), most=SHOWN)

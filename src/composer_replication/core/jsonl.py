@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,23 @@ def dumps(value: Any, *, indent: int | None = None) -> str:
     except UnicodeEncodeError:
         return json.dumps(value, ensure_ascii=True, separators=separators, indent=indent)
     return text
+
+
+def json_strings(value: Any) -> Iterator[str]:
+    """Every string of a JSON value in order, keys included, however deep it is nested.
+
+    >>> list(json_strings({"a": ["b", {"c": 1}]}))
+    ['a', 'b', 'c']
+    """
+    stack = [value]
+    while stack:
+        one = stack.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, Mapping):
+            stack.extend(part for pair in reversed(list(one.items())) for part in reversed(pair))
+        elif isinstance(one, list | tuple):
+            stack.extend(reversed(one))
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, Any]]:

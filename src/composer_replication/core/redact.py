@@ -144,7 +144,7 @@ class Redactor:
 
     >>> redactor = Redactor(words=("Initech",), environ={}, key=b"one store")
     >>> redactor.text("Initech pays"), redactor.counts
-    ('[REDACTED:word:26ac1a90] pays', {'word': 1})
+    ('[REDACTED:word:b1199b37] pays', {'word': 1})
     """
 
     def __init__(self, *, words: Iterable[str] = (), key: bytes | None = None, environ: Mapping[str, str] | None = None) -> None:

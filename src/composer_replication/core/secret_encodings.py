@@ -15,7 +15,7 @@ import binascii
 import re
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from composer_replication.core.secret_page import Page
@@ -26,8 +26,11 @@ MAX_DECODED = 2**20
 AROUND = 160
 """So many letters before and behind a piece that was decoded are looked at with it: a name and what stands between it and its value."""
 _WRAPPED_AT, _WIDE_LINE = 40, 60
+_LINE_NUMBER = r"(?:\d{1,6}[\t\u2192][ \t]{0,40})"
 _ESCAPE = re.compile(
-    r"\\(?:u\{([0-9a-fA-F]{1,5})\}|u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|([0-3][0-7]{2})(?![0-7])|([\"\\/nrtbfe'`])|\\{0,2}\r?\n[ \t]{0,40})"
+    r"\\(?:u\{([0-9a-fA-F]{1,5})\}|u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|([0-3][0-7]{2})(?![0-7])|([\"\\/nrtbfe'`])"
+    r"|(?<=\w\\)([_*~#!$&@+=(){}^])(?=\w)"  # Markdown's and a shell's, within a word
+    rf"|\\{{0,2}}\r?\n[ \t]{{0,40}}{_LINE_NUMBER}?)"
 )
 _REST = re.compile(r"[^\s\"']{0,4000}")
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "e": "\x1b"}
@@ -40,23 +43,41 @@ _NAMED = "quot amp lt gt apos equals colon num dollar excl commat sol lowbar plu
 _ENTITIES: dict[str, str] = dict(zip(_NAMED.split(), "\"&<>'=:#$!@/_+.%", strict=True))
 _COLOUR = re.compile(r"(?:\x1b|\u241b|\^\[)(?:\[[0-9;?]{0,20}[A-Za-z]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)|[()][A-Z0-9])")
 _TAG = re.compile(r"</?(?:span|font|mark|em|b|i|strong|code|wbr)(?: [^<>\n]{0,160})?/?>", re.IGNORECASE)
-_INVISIBLE = re.compile(
-    "[\u200b\u200c\u200d\u2060\ufeff\u00ad]|.\x08|\x00(?=[\x01-\x7f]\x00)|(?<=\x00[\x01-\x7f])\x00|\\^@(?=.\\^@)|(?<=\\^@.)\\^@"
+# Letters that nobody sees: those of no width, what a backspace takes back, the zeros of UTF-16. Each is looked for where its mark stands.
+_INVISIBLE = (
+    *((mark, re.compile(mark)) for mark in "\u200b\u200c\u200d\u2060\ufeff\u00ad"),
+    ("\x08", re.compile(".\x08")),
+    ("\x00", re.compile("\x00(?=[\x01-\x7f]\x00)|(?<=\x00[\x01-\x7f])\x00")),
+    ("^@", re.compile(r"\^@(?=.\^@)|(?<=\^@.)\^@")),
 )
-_INVISIBLES = ("\x00", "^", "\u200b", "\u200c", "\u200d", "\u2060", "\ufeff", "\u00ad", "\x08")
 _IS_QUOTED = re.compile(r"=(?:3D|[ \t]?\r?\n)")
 _SOFT_BREAK = re.compile(r"=(?:([0-9A-F]{2})|[ \t]?\r?\n(?=\S))")
 # One pattern per quote: a pattern that begins with one letter is looked for many times as fast.
 _GLUED = tuple(
     re.compile(
         rf"{q}(?<=[\w+/=.~:@!-]{q})[ \t]{{0,4}}(?:\+|\.{{1,2}}|&|\|\||<>|~|\\)?[ \t]{{0,4}}"
-        r"(?:\\?\r?\n[ \t]{0,40}(?:\d{1,6}[\t\u2192:][ \t]{0,40}|[+>|*#-][ \t]{1,40})?(?:(?:\+|\.{1,2}|&|\|\|)[ \t]{0,4})?)?"
+        r"(?:[\\`]?\r?\n[ \t]{0,40}(?:\d{1,6}[\t\u2192:][ \t]{0,40}|[+>|*#-][ \t]{1,40})?(?:(?:\+|\.{1,2}|&|\|\|)[ \t]{0,4})?)?"
         r"[bfruBFRU]?[\"'](?=[\w+/=.~:@!-])"
     )
     for q in "\"'"
 )
 _LISTED = tuple(re.compile(rf"{q}(?<=[\w+/=.~:@!-]{q})[ \t]{{0,4}},\s{{0,40}}[bfru]?[\"'](?=[\w+/=.~:@!-])") for q in "\"'")
 _JOINS = ("join(", "concat(")
+# Quotes doubled within a field of CSV: {""api_key"": ""...""}.
+_DOUBLED = re.compile(r'""(?:(?<=[{,:\w ]"")(?=\w)|(?<=\w"")(?=[:,}]))')
+# Literals of one letter each: {'a', 'b', ...}, with what ends such a list in C.
+_SINGLES = tuple(
+    (
+        re.compile(rf"{q}[^\\\n]{q},\s{{0,20}}{q}[^\\\n]{q},"),
+        re.compile(
+            rf"[\[({{]\s{{0,20}}(?:{q}[^\\\n]{q}\s{{0,2}},\s{{0,20}}){{7,4000}}(?:{q}[^\\\n]{q})?(?:\s{{0,2}},?\s{{0,20}}(?:{q}\\0{q}|0))?\s{{0,20}}[\])}}]"
+        ),
+    )
+    for q in "\"'"
+)
+_SINGLE = re.compile(r"[\"'](.)[\"'](?=\s{0,2}(?:,|[\])}]))")
+# Values in a template one behind the other: ${'...'}${'...'}.
+_IN_TEMPLATE = re.compile(r"(?<=[\w+/=.-])[\"']\}\$\{[\"'](?=[\w+/=.-])")
 # Codes of letters in a row: in brackets, or as calls that make a letter each.
 _CODE = r"(?:3[2-9]|[4-9]\d|1[01]\d|12[0-6]|10|13)"
 _NUMBERS = tuple(
@@ -140,6 +161,14 @@ def decoded(page: Page) -> View | None:
 
 def _pieces(page: Page) -> Iterator[Piece]:
     """Everything that can be decoded; pieces may overlap."""
+    yield from _disguised_letters(page)
+    yield from _literals_in_pieces(page)
+    yield from _lists_of_letters(page)
+    yield from _runs(page)
+
+
+def _disguised_letters(page: Page) -> Iterator[Piece]:
+    """Escapes and entities, and letters that are there for the eye or for a line's length only."""
     text = page.text
     if "\\" in text:
         for match in _ESCAPE.finditer(text):
@@ -150,23 +179,45 @@ def _pieces(page: Page) -> Iterator[Piece]:
         yield from _letters(text, _ENTITY, _of_entity)
     if "\x1b" in text or "\u241b" in text or ("^" in text and "^[" in text):
         yield from _letters(text, _COLOUR, lambda _: "")
-    if "</" in text and ("<span" in page.low or "<font" in page.low or "<mark" in page.low):
+    if "</" in page.low and ("<span" in page.low or "<font" in page.low or "<mark" in page.low):
         yield from _letters(text, _TAG, lambda _: "")
-    if any(c in text for c in _INVISIBLES):
-        yield from _letters(text, _INVISIBLE, lambda _: "")
+    for mark, invisible in _INVISIBLE:
+        if mark in text:
+            yield from _letters(text, invisible, lambda _: "")
     if _IS_QUOTED.search(text):
         yield from _letters(text, _SOFT_BREAK, lambda m: chr(int(m[1], 16)) if m[1] else "")
+    if '""' in text:
+        yield from _letters(text, _DOUBLED, lambda _: '"')
+
+
+def _literals_in_pieces(page: Page) -> Iterator[Piece]:
+    """What stands between two literals that make one."""
+    text = page.text
     for glued in _GLUED:
         yield from _letters(text, glued, lambda _: "")
     if any(word in page.low for word in _JOINS):
         for listed in _LISTED:
             yield from _letters(text, listed, lambda _: "")
+    if "}${" in text:
+        yield from _letters(text, _IN_TEMPLATE, lambda _: "")
+
+
+def _lists_of_letters(page: Page) -> Iterator[Piece]:
+    """Letters one by one: their codes, literals of one letter, bytes in hex."""
+    text = page.text
     for numbers in _NUMBERS:
-        yield from (Piece(*m.span(), " " + "".join(map(chr, map(int, _NUMBER.findall(m[0]))))) for m in numbers.finditer(text))
+        yield from (Piece(*m.span(), _quoted(map(chr, map(int, _NUMBER.findall(m[0]))))) for m in numbers.finditer(text))
+    for row, singles in _SINGLES:
+        if row.search(text):
+            yield from (Piece(*m.span(), _quoted(_SINGLE.findall(m[0]))) for m in singles.finditer(text))
     if "r(1" in page.low:
         yield from (Piece(*m.span(), " " + "".join(map(chr, map(int, _NUMBER.findall(m[0]))))) for m in _CHARS.finditer(text))
     yield from _hex_lists(text)
-    yield from _runs(page)
+
+
+def _quoted(letters: Iterable[str]) -> str:
+    """Letters that stood in a list as one literal."""
+    return '"' + "".join(letters) + '"'
 
 
 def _letters(text: str, pattern: re.Pattern[str], of: object) -> Iterator[Piece]:
@@ -181,7 +232,7 @@ def _of_escape(match: re.Match[str]) -> str:
         return chr(number) if number < 0x110000 and not 0xD800 <= number < 0xE000 else "?"
     if match[4]:
         return chr(int(match[4], 8))
-    return _ESCAPED.get(match[5], match[5]) if match[5] else ""
+    return _ESCAPED.get(match[5], match[5]) if match[5] else match[6] or ""
 
 
 def _of_entity(match: re.Match[str]) -> str:

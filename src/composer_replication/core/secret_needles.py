@@ -10,13 +10,14 @@ skips to the few letters that tell, and compares the letter before, for many nee
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 _RARE_FIRST = 'Q^XKZ~@?Yzqj<VJ;|+&>#B%Gj!{$(*OMWHN*LFPRUxA9E87DI_65T04C=S3k:lywgpumbc1f2\\.vdh-/"nioasrte '
 """Letters by how rarely source code and its logs hold them, the rarest first; measured on public sessions."""
+_ASCII = bytes(range(128))
 SHORT = 240
 """In a text of fewer letters one look for all letters is faster than one for each."""
 
@@ -41,15 +42,23 @@ class Needles(Generic[T]):
             by_needle.setdefault(needle, []).append(payload)
         by_letter: dict[str, list[_Needle]] = {}
         self._alone: list[tuple[str, tuple[T, ...]]] = []
+        self._foreign: list[tuple[str, bytes, tuple[T, ...]]] = []
         for text, own in by_needle.items():
             at = _anchor(text, rarest, anchors)
-            if at < 0:
+            if letters := _without_ascii(text):
+                self._foreign.append((text, letters, tuple(own)))
+            elif at < 0:
                 self._alone.append((text, tuple(own)))
             else:
                 by_letter.setdefault(text[at], []).append(_Needle(text, at, tuple(own)))
         in_order = sorted(by_letter.items(), key=lambda item: -_RARE_FIRST.find(item[0]))  # the frequent letters are told first
         self._looks = [self._look(group) for group in ([[item] for item in in_order] if anchors else [in_order])]
         self._at_once = self._look(in_order)
+
+    def _foreign_in(self, text: str) -> Iterator[tuple[str, tuple[T, ...]]]:
+        """The needles of other scripts whose letters stand in a text: looked for in what is left of it without its ASCII letters."""
+        rest = _without_ascii(text)
+        return ((needle, payloads) for needle, letters, payloads in self._foreign if letters in rest)
 
     def _look(self, group: list[tuple[str, list[_Needle]]]) -> tuple[re.Pattern[str], list[tuple[tuple[int, T], ...]]]:
         """A pattern, and what each of its groups means: how far before the hit the needle begins, and its payload."""
@@ -59,7 +68,9 @@ class Needles(Generic[T]):
 
     def found_in(self, text: str) -> bool:
         """Whether any needle stands in a text."""
-        return any(pattern.search(text) for pattern, _ in self._looks) or any(needle in text for needle, _ in self._alone)
+        return any(pattern.search(text) for pattern, _ in self._looks) or any(
+            needle in text for needle, _ in (*self._alone, *self._foreign_in(text))
+        )
 
     def _rows(self, needles: list[_Needle], meanings: list[tuple[tuple[int, T], ...]]) -> str:
         """What stands around one letter in its needles: those with the same letter before or behind it in one branch."""
@@ -81,13 +92,18 @@ class Needles(Generic[T]):
         for pattern, meanings in self._looks if end - start > SHORT else (self._at_once,):
             for hit in pattern.finditer(text, start, end):
                 found += [(hit.start() - offset, payload) for offset, payload in meanings[(hit.lastindex or 1) - 1]]
-        for needle, payloads in self._alone:
+        for needle, payloads in self._alone if text.isascii() else (*self._alone, *self._foreign_in(text)):
             at = text.find(needle, start, end)
             while at >= 0:
                 found += [(at, payload) for payload in payloads]
                 at = text.find(needle, at + 1, end)
         found.sort(key=itemgetter(0))
         return found
+
+
+def _without_ascii(text: str) -> bytes:
+    """The letters of a text that are no ASCII, as UTF-8."""
+    return text.encode("utf-8", "replace").translate(None, _ASCII)
 
 
 def _near(needle: _Needle) -> str:

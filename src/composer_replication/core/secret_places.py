@@ -19,11 +19,12 @@ def _place(
     by_line: bool = False,
     by_word: bool = False,
     odd: bool = False,
+    drawn: bool = False,
     gate: str = "",
     around: int = 0,
 ) -> Rule:
     """A rule for a place; its needles are in small letters, stand apart by ~ and are met in either case."""
-    return Rule(kind, tuple(needles.split("~")), re.compile(pattern), by_line, by_word, odd=odd, gate=gate, around=around)
+    return Rule(kind, tuple(needles.split("~")), re.compile(pattern), by_line, by_word, odd=odd, drawn=drawn, gate=gate, around=around)
 
 
 # A line of YAML, `password: letmein`: no digit or odd letter gives the value away, so only the whole line counts. What
@@ -43,20 +44,24 @@ _BASIC_HEADER = (
 # Any scheme but those whose first word is no secret, or none: "Authorization: token ...", "Authorization: Bot ...".
 _AUTH_HEADER = (
     r"(?i:authorization)\\{0,3}[\"']?\s{0,4}[:=,]\s{0,4}\\{0,3}[\"']?(?:[A-Za-z][A-Za-z-]{1,24}\s{1,4})?(?!(?i:AWS4-|hmac-|digest))"
-    r"([A-Za-z0-9._~+/-]{12,}={0,2})(?![A-Za-z0-9_(=])"
+    r"(?:(?i:key|token|api_?key|access_token)=[\"']?)?([A-Za-z0-9._~+/:-]{12,}={0,2})(?![A-Za-z0-9_(=])"
 )
 # From the first cookie that names a session or a login to the end of the cookies.
 _COOKIES = (
     r"(?i:cookie)\\{0,3}[\"']?\s{0,2}:\s{0,4}\\{0,3}[\"']?(?:[^\s;=\"']{1,60}=[^\s;\"']{0,300};\s{0,2}){0,20}?"
     r"[\w.-]{0,40}(?i:sess|sid|auth|token|jwt|login|remember)[\w.-]{0,40}=([^\s;\"'\\]{12,4000}(?:;\s{0,2}[^\s;=\"'\\]{1,60}=[^\s;\"'\\]{1,4000}){0,20})"
 )
+# The same pairs without the name of the header, as `curl -b` takes them.
+_COOKIE_PAIRS = r"[\w.-]{1,60}=([^\s;\"'\\]{12,4000}(?:;\s{0,2}[^\s;=\"'\\]{1,60}=[^\s;\"'\\]{1,4000}){0,20})"
 _WORD_OF_SHELL = r"[^\s\"'$`\\<>(){}\[\];|&]"
 _Q = r"[\"']?"
 # The words of a command line up to a flag, on one line and in one command.
 _WORDS = r"(?:[^\n|;&]{0,160}?\s)?"
 _VALUE = rf"{_Q}((?![-$<]){_WORD_OF_SHELL}{{4,128}})"
 _NOT_A_PORT = r"(?!\d{1,5}(?:[\s:\"';]|\Z))"
-_PIPED = rf"[^\n]{{0,80}}?(?:echo|printf)(?: -n| %s)?\s{{1,4}}{_Q}([^\s\"'|$<]{{4,200}}){_Q}\s{{0,4}}\|"
+_PIPED = rf"[^\n]{{0,80}}?(?:echo|printf)(?: -[ne]{{1,2}}| [\"']?%s(?:\\n)?[\"']?)?\s{{1,4}}{_Q}([^\s\"'|$<]{{4,200}}){_Q}\s{{0,4}}\|"
+# Letters of both cases and a digit: no word and no version.
+_MIXED = r"(?=[^\s\"']{0,64}[a-z])(?=[^\s\"']{0,64}[A-Z])(?=[^\s\"']{0,64}\d)"
 
 
 def _flag(commands: str, flag: str) -> Rule:
@@ -83,6 +88,19 @@ _URLS = (
     _place("make_webhook", ".make.com/", r"(?:https?://)?hook\.[a-z]{2}\d\.make\.com/([a-z0-9]{24,40})", by_word=True),
     _place("braintree_token", "access_token$", r"access_token\$[a-z]{4,12}\$[a-z0-9]{16}\$[a-f0-9]{32}"),
     _place("onion_key", "ed25519-v3:", r"ED25519-V3:([A-Za-z0-9+/]{60,90}={0,2})"),
+    # What an identity provider hands back, good for one exchange.
+    _place("oauth_code", "?code=~&code=~ code=~'code=~\"code=", r"[?& \"']code=([A-Za-z0-9._~/%-]{20,1000})", drawn=True),
+    # Links that let anybody in who has them.
+    _place(
+        "login_link",
+        "://",
+        r"://[^\s/]{1,80}/(?:[\w.-]{1,40}/){0,4}?(?:reset|magic|invite|verify|confirm|activate|auth|join|accept)[\w-]{0,20}"
+        r"/(?:[a-z]{2,12}/)?([A-Za-z0-9_-]{24,400})(?![\w./-])",
+        drawn=True,
+    ),
+    _place("calendar_link", "/private-", r"/private-([0-9a-f]{32})(?![0-9a-f])"),
+    _place("webhook", "/webhook/~/webhooks/", r"/webhooks?/(?:[a-z]{2,12}/)?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?![\w-])"),
+    _place("basic_auth", "contribsys", r"(?i:contribsys__com)[\"']?\s{0,3}[:=]\s{0,3}[\"']?([0-9a-f]{8}:[0-9a-f]{8})"),
     _place("otp_secret", "secret=", r"(?i:secret)=([A-Za-z2-7]{16,128}={0,6})", gate="otpauth"),
 )
 _HEADERS = (
@@ -96,6 +114,18 @@ _HEADERS = (
         odd=True,
     ),
     _place("cookie", "cookie", _COOKIES, odd=True),
+    _place("cookie", "curl ", r"curl [^\n]{0,300}?(?:-b|--cookie)[ =]?[\"']?" + _COOKIE_PAIRS, odd=True),
+    _place(
+        "cookie",
+        "cookies={~cookies = {~cookies: {",
+        r"[\w]{7}\s?[=:]\s?\{[^}\n]{0,200}?[\"'][^\"'\n]{1,40}[\"']\s?:\s?[\"']([^\"'\s]{16,400})[\"']",
+        odd=True,
+    ),
+    # A line of a browser's cookies.txt.
+    _place("cookie", "true\t/~false\t/", r"(?:TRUE|FALSE)\t/\S{0,60}\t(?:TRUE|FALSE)\t\d{1,12}\t\S{1,60}\t(\S{16,400})", odd=True),
+    _place("auth_digest", 'response="', r"response=\"([0-9a-f]{32,64})\"", gate="digest"),
+    _place("basic_auth", "auth plain ~auth login ", r"(?i:auth (?:plain|login)) ([A-Za-z0-9+/]{12,200}={0,2})(?![\w.])", odd=True),
+    _place("fcm_key", ":apa91b", r"(AAAA[A-Za-z0-9_-]{7}:APA91b[A-Za-z0-9_-]{60,160})", by_word=True),
 )
 _LINES = (
     _place("password", "password:", r"(?m)" + _YAML_PASSWORD, by_line=True),
@@ -121,6 +151,46 @@ _LINES = (
         "pin is ~pin: ~otp is ~otp: ~otp code~2fa code~mfa code~verification code~security code",
         r"(?i:[a-z0-9]{3,12}(?: code)?)(?: is|:|=)[ ]{0,2}[\"'`]?(\d{4,8})\b",
     ),
+    _place(  # an ACL of Redis
+        "password",
+        "setuser ~ +@~ allkeys",
+        r"[^\n]{0,60}?(?i:user) \S{1,64} (?:[^\s>#]{1,40} ){0,8}(?:>|#(?=[0-9a-f]{64}\b))"
+        r"([^\s\"']{4,128})(?=[ ]{1,4}(?:[~+&@%-]|on|off|allkeys)|[ ]{0,4}$)",
+        by_line=True,
+    ),
+    _place("password", "> auth ~ auth default ", rf"[^\n]{{0,8}}(?i:auth) (?:[\w.-]{{2,32}} )?{_VALUE}"),
+    _place(
+        "unseal_key",
+        "unseal key ~recovery key ~operator unseal ",
+        r"(?i:[a-z]{6,8} (?:key \d{1,2}:|unseal)) {1,4}([A-Za-z0-9+/]{40,100}={0,2})",
+    ),
+    _place(
+        "unseal_key", 'unseal_keys_~recovery_keys_~"keys_base64"', r"\"?\w{4,20}\"?\s{0,4}:\s{0,4}\[\s{0,12}([^\]]{40,4000}?)\s{0,12}\]"
+    ),
+    # The encrypted body of ansible-vault: its password is often guessable.
+    _place(
+        "vault_block",
+        "$ansible_vault;",
+        r"\$ANSIBLE_VAULT;\d\.\d;AES256(?:;[\w.-]{1,64})?"
+        r"((?:(?:\r?\n|\\n)[ \t+>|\u2502]{0,40}(?:\d{1,6}[\t\u2192:][ \t]{0,40})?[0-9a-f]{10,160}){1,400})",
+    ),
+    # A value that Terraform drew, in its state.
+    _place("password", '"result"', rf"\"result\"\s{{0,4}}:\s{{0,4}}\"{_MIXED}([^\"\s]{{8,200}})\"", gate='"attributes"'),
+    _place("password", "ses_smtp_password_v4", r"ses_smtp_password_v4\"?\s{0,4}[:=]\s{0,4}\"([A-Za-z0-9+/=]{40,60})\""),
+    _place(
+        "assigned_secret",
+        '-oauth"~-token"',
+        r"-(?:oauth|token)\"\s{0,4}:\s{0,4}\{\s{0,12}\"[\w.-]{3,60}\"\s{0,4}:\s{0,4}\"([A-Za-z0-9_-]{20,100})\"",
+    ),
+    _place("password", "new value: ", r"(?i:new value): {1,4}([A-Za-z0-9*_=+-]{16,40})(?![^\s\"'\\])", gate="password", odd=True),
+    _place("password", "key content", r"(?i:key content)\s{0,20}: (\S{8,64})"),  # netsh shows a wireless password
+    _place("password", ': xauth "~: eap "~: psk "', r": (?:XAUTH|EAP|PSK) \"([^\"\n]{4,128})\""),
+    _place(
+        "otp_secret",
+        "setup key~authenticator~totp~manual entry",
+        r"[^\n]{0,80}?(?<![\w-])((?:[A-Z2-7]{4}[ -]){3,15}[A-Z2-7]{4}|(?=[a-z ]{0,60}[2-7])(?:[a-z2-7]{4} ){3,15}[a-z2-7]{4})(?![\w-])",
+    ),
+    _place("password", "password for ", r"(?i:password for) \S{1,80} ?= ?(?:(?i:password)\()?[\"']([^\"'\s]{4,128})[\"']"),
     _place("password", "requirepass ~masterauth ", r"(?i:requirepass|masterauth)[ \t]{1,8}[\"']?([^\s\"'<$]{4,128})"),
     _place(
         "password",
@@ -136,7 +206,7 @@ _COMMANDS = (
     _place(
         "password",
         " -p ",
-        r"[^\n|;&]{0,160}?(?<![\w-])(?:mongo(?:sh|dump|export|import|restore)?|zip|unzip|sqlcmd|bcp|mosquitto_\w{3}|evil-winrm|crackmapexec|nxc|useradd|usermod|twine|ipmitool)"
+        r"[^\n|;&]{0,160}?(?<![\w-])(?:mongo(?:sh|dump|export|import|restore)?|zip|unzip|sqlcmd|bcp|mosquitto_\w{3}|snowsql|psexec(?:\.exe)?|cqlsh|influx|evil-winrm|crackmapexec|nxc|useradd|usermod|twine|ipmitool)"
         rf"\s{_WORDS}-[pP] {_NOT_A_PORT}{_VALUE}",
         by_line=True,
     ),
@@ -156,13 +226,31 @@ _COMMANDS = (
     _place("basic_auth", "curl ", r"curl [^\n]{0,200}?(?:-u|--user)[ =]?[\"']?([\w.-]{16,128}):?[\"'\s]", odd=True),
     _place(
         "password",
-        "login(~authenticate(~credential(~credentials(",
+        "login(~authenticate(~credential(~credentials(~basicauth(~auth(",
         r"[\w.]{1,20}\(\s{0,8}[\"'][^\"'\n]{1,64}[\"']\s{0,2},\s{0,8}[\"']([^\"'\s]{6,128})[\"']",
         odd=True,
     ),
     _place("token", " login ", r" login ([A-Za-z0-9._-]{20,400})(?=\s|\Z)", odd=True),
-    _place("token", " -k ", r" -k ([A-Za-z0-9._-]{24,400})(?=\s|\Z)", odd=True),
-    _flag("7z a ", r"-p(?!\s)"),
+    _place("token", " -k ", r" -k ([A-Za-z0-9._-]{24,400})(?=\s|\Z)", drawn=True),
+    # A value that looks drawn goes behind -p, whatever the command is.
+    _place("password", " -p ", rf" -[pP] {_Q}{_MIXED}([A-Za-z0-9!@#%^*_+?~=.-]{{8,64}}){_Q}(?=\s|\Z)", drawn=True),
+    _place("token", "snyk auth ~codecov -t ", r"(?:snyk auth|codecov -t) ([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"),
+    _place("password", "add_user ~change_password ~authenticate_user ", rf"\w{{6,20}} \S{{1,64}} {_VALUE}(?=[\s\"']|\Z)"),
+    _place(
+        "assigned_secret",
+        "mc alias set ",
+        r"mc alias set \S{1,40} \S{4,200} ([^\s\"'$<]{3,128} [^\s\"'$<]{8,128})",
+    ),
+    _place(
+        "assigned_secret",
+        "secrets set ~config:set ",
+        r"\b[A-Z][A-Z0-9_]{1,60}=[\"']?([^\s\"'$]{12,400})",
+        around=300,
+        drawn=True,
+    ),
+    _place("password", "chpasswd~passwd ", r"\w{6,8} [^\n]{0,60}?<<< ?[\"']?(?:[\w.-]{1,32}:)?([^\s\"'$<:]{6,200})"),
+    _place("password", "encrypt_string ", rf"encrypt_string (?:--\S{{1,40}}[ =]\S{{1,80}} ){{0,3}}{_VALUE}"),
+    _flag("7z ~unrar x ", r"-p(?!\s)"),
     _flag("snmpwalk~snmpget~snmpset", "-A "),
     _flag("snmpwalk~snmpget~snmpset", "-X "),
     _place("password", "rclone obscure ", rf"rclone obscure {_VALUE}"),
@@ -178,13 +266,24 @@ _COMMANDS = (
         r"[^\n]{0,80}?[\s\"'][\w.-]{1,32}:([^\s\"':|]{4,64})[\"']?\s{0,4}\|[^\n|]{0,40}chpasswd",
         by_line=True,
     ),
-    _place("password", "--password-stdin~sudo -s~passwd --stdin", _PIPED, by_line=True),
+    _place(
+        "password",
+        "--password-stdin~sudo -s~passwd --stdin~| wg pubkey~| kinit~secret put ~| passwd~| smbpasswd~secret create ~--with-token",
+        _PIPED,
+        by_line=True,
+    ),
     _place(
         "password", "htpasswd", rf"htpasswd\s{_WORDS}-\w{{0,6}}b\w{{0,6}}\s{{1,4}}(?:\S{{1,80}}\s{{1,4}})?[\w.@-]{{1,64}}\s{{1,4}}{_VALUE}"
     ),
     _place("password", "wpa_passphrase", rf"wpa_passphrase\s{{1,4}}\S{{1,64}}\s{{1,4}}{_VALUE}"),
 )
 _CRYPT = (
+    _place(
+        "password_hash",
+        "scram-sha-",
+        r"SCRAM-SHA-(?:1|256|512)\$\d{1,7}:([A-Za-z0-9+/=]{8,64}\$[A-Za-z0-9+/=]{20,100}:[A-Za-z0-9+/=]{20,100})",
+    ),
+    _place("password_hash", ":::", r"[^\s:]{0,64}:\d{1,7}:([0-9a-fA-F]{32}:[0-9a-fA-F]{32}):::", by_word=True),  # an account of Windows
     _place(
         "password_hash",
         "$2a$~$2b$~$2y$~$1$~$5$~$6$~$7$~$y$~$gy$~$apr1$~$md5$~$sha1$~$argon2~$scrypt$",

@@ -46,6 +46,14 @@ _TOKENS: Needles[Rule | None] = Needles(
 )
 
 
+_ORDER: dict[Rule | None, int] = {rule: row for row, rule in enumerate((*TOKEN_RULES, *PLAIN_RULES))}
+
+
+def _in_order(hit: tuple[int, Rule | None]) -> tuple[int, int]:
+    """Hits of one place by their rows: the first row that fits names the kind, "sk-ant-" before "sk-"."""
+    return hit[0], _ORDER.get(hit[1], 0)
+
+
 def known_secrets(page: Page) -> Iterator[Span]:
     """Where tokens of the table stand; spans of two rules may overlap.
 
@@ -56,7 +64,8 @@ def known_secrets(page: Page) -> Iterator[Span]:
         return
     text, done = page.text, dict[Rule, int]()
     runs = "\n".join([text[start:end] for start, end in page.runs])
-    begins = _begins(page.runs) if (hits := _TOKENS.search(runs)) else []
+    hits = sorted(_TOKENS.search(runs), key=_in_order)
+    begins = _begins(page.runs) if hits else []
     marked = -1
     for at, rule in hits:
         run = bisect_right(begins, at) - 1
@@ -89,6 +98,8 @@ def tried(rule: Rule, text: str, needle: int, done: dict[Rule, int]) -> Iterator
     if rule.around:
         start = max(done.get(rule, 0), needle - rule.around)
         for match in rule.pattern.finditer(text, start, needle + rule.around):
+            if rule.drawn and not is_random(match[1]):
+                continue
             yield Span(*match.span(1), rule.kind)
         done[rule] = needle + rule.around
         return
@@ -108,7 +119,7 @@ def tried(rule: Rule, text: str, needle: int, done: dict[Rule, int]) -> Iterator
     if len(set(match[0][-8:])) == 1 or match[0].endswith("EXAMPLE"):  # ghp_xxxxxxxx, AKIAIOSFODNN7EXAMPLE
         return
     group = match.lastindex or 0
-    if rule.odd and not _is_odd(match[group]):
+    if (rule.odd and not _is_odd(match[group])) or (rule.drawn and not is_random(match[group])):
         return
     if not group or len(match[group]) >= MAX_PLACEHOLDER or not is_placeholder(match[group]):
         yield Span(*match.span(group), rule.kind)

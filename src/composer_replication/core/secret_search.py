@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from composer_replication.core.secret_blocks import BLOCK_WORDS, key_blocks
-from composer_replication.core.secret_names import WORDS, Word, assigned_at, inserted_secrets
+from composer_replication.core.secret_names import assigned_at
 from composer_replication.core.secret_needles import Needles
 from composer_replication.core.secret_page import Page, Span
 from composer_replication.core.secret_places import PLACE_RULES
+from composer_replication.core.secret_prose import PAIR_SIGNS, WALLET_WORDS, named_behind, pair_at, wallet_words
 from composer_replication.core.secret_rules import known_secrets, tried
+from composer_replication.core.secret_shown import LINE_ALONE_BELOW, PRINTERS, printed_below, printed_by
+from composer_replication.core.secret_tables import HEADS_COLUMN, inserted_secrets, table_at
 from composer_replication.core.secret_tokens import Rule
+from composer_replication.core.secret_values import OPAQUE
+from composer_replication.core.secret_words import WORDS, Word
 
-_LOOKED_FOR: Needles[Word | Rule | str | None] = Needles(
+Look = Callable[[Page, int], list[Span]]
+"""What is done where a needle stands that is neither a name nor the beginning of a rule."""
+
+
+def _one(look: Callable[[Page, int], Span | None]) -> Look:
+    return lambda page, at: [span] if (span := look(page, at)) is not None else []
+
+
+def _of_insert(page: Page, at: int) -> list[Span]:
+    return inserted_secrets(page.text, at)
+
+
+_PARTS_OF_SENTENCE = (" ", "-")
+_PAIR, _WALLET = _one(pair_at), _one(wallet_words)
+_LOOKED_FOR: Needles[Word | Rule | Look | None] = Needles(
     [
-        ("insert into", "rows"),
+        ("insert into", _of_insert),
         *((words, None) for words in BLOCK_WORDS),
+        *((sign, _PAIR) for sign in PAIR_SIGNS),
+        *((word, _WALLET) for word in WALLET_WORDS),
+        *((words, printed_by) for words in PRINTERS),
         *((word.word, word) for word in WORDS),
         *((needle, rule) for rule in PLACE_RULES for needle in rule.needles),
     ],
@@ -36,20 +58,40 @@ def secrets_on(page: Page) -> Iterator[Span]:
     assigned: list[Span] = []
     done: dict[Rule, int] = {}
     gates: dict[str, bool] = {"": True}
+    rows_end = 0
     for at, what in found:
+        if what is None:
+            continue
         if isinstance(what, Word):
+            if page.low[at + len(what.word) : at + len(what.word) + 1] not in what.next:  # "passed", "keyboard"
+                continue
             if assigned and at < assigned[-1].end:  # within a value that goes already
                 continue
             if (span := assigned_at(page, at, what)) is not None:
                 assigned.append(span)
+            elif what.promise != OPAQUE and at >= rows_end:
+                spans, rows_end = _around(page, at, what, rows_end)
+                assigned += spans
             continue
-        if what is None:
-            continue
-        if isinstance(what, str):
-            assigned += inserted_secrets(page.text, at)
+        if not isinstance(what, Rule):
+            assigned += what(page, at)
             continue
         if what.gate not in gates:
             gates[what.gate] = what.gate in page.low
         if gates[what.gate]:
             yield from tried(what, page.text, at, done)
     yield from assigned
+
+
+def _around(page: Page, at: int, word: Word, rows_end: int) -> tuple[list[Span], int]:
+    """What a secret's name tells without an assignment: it heads a column, stands behind its value, or in a command that prints it."""
+    low, end = page.low, at + len(word.word)
+    if HEADS_COLUMN.match(low, end):
+        spans, stop = table_at(page, at, end)
+        if stop:
+            return spans, max(rows_end, stop)
+    if low[at - 1 : at] in _PARTS_OF_SENTENCE and (span := named_behind(page, at)) is not None:
+        return [span], rows_end
+    if LINE_ALONE_BELOW.match(low, end) and (span := printed_below(page, at)) is not None:
+        return [span], rows_end
+    return [], rows_end

@@ -17,7 +17,7 @@ class Rule(NamedTuple):
 
     The pattern's group 1, where it has one, is the secret; otherwise all of the match. It is tried where the needle
     begins or `back` letters before it, or with `by_line` (`by_word`) where the needle's line (word) begins. With `odd` the secret has
-    to hold a digit or look random: a word that may stand there is no secret.
+    to hold a digit or look random: a word that may stand there is no secret. With `drawn` it has to look random.
     """
 
     kind: str
@@ -27,6 +27,7 @@ class Rule(NamedTuple):
     by_word: bool = False
     back: int = 0
     odd: bool = False
+    drawn: bool = False
     gate: str = ""
     """Letters that have to stand somewhere in the text; "" = none."""
     around: int = 0
@@ -42,15 +43,19 @@ W, U, H, N, B = "[A-Za-z0-9]", "[A-Za-z0-9_-]", "[a-f0-9]", "[a-z0-9]", "[A-Za-z
 _UUID = rf"{H}{{8}}-{H}{{4}}-{H}{{4}}-{H}{{4}}-{H}{{12}}"
 
 
-def rule(kind: str, needles: str, pattern: str, *, back: int = 0, odd: bool = False) -> Rule:
+def rule(kind: str, needles: str, pattern: str, *, back: int = 0, odd: bool = False, drawn: bool = False) -> Rule:
     """A rule for a token by its whole pattern; its needles stand apart by blanks."""
-    return Rule(kind, tuple(needles.split()), re.compile(pattern), back=back, odd=odd)
+    return Rule(kind, tuple(needles.split()), re.compile(pattern), back=back, odd=odd, drawn=drawn)
 
 
-def token(kind: str, needles: str, rest: str, *, odd: bool = False) -> Rule:
+def token(kind: str, needles: str, rest: str, *, odd: bool = False, drawn: bool = False) -> Rule:
     """A rule for a token that begins with one of some prefixes and goes on with `rest`."""
     begins = "|".join(map(re.escape, needles.split()))
-    return rule(kind, needles, f"{BEGIN}(?:{begins}){rest}{END}", odd=odd)
+    return rule(kind, needles, f"{BEGIN}(?:{begins}){rest}{END}", odd=odd, drawn=drawn)
+
+
+# The rest of a key in base64, in one line or in many.
+_KEY_BODY = r"(?:[A-Za-z0-9+/=]|\\n|\r?\n(?=[ \t]{0,8}[A-Za-z0-9+/=]{16})[ \t]{0,8}){60,6000}"
 
 
 _MODELS = (
@@ -61,6 +66,15 @@ _MODELS = (
     token("openai_key", "sk-", rf"{W}{{32,128}}"),
     token("model_key", "sk-", rf"(?:[a-z0-9]{{1,12}}[_-]){{1,2}}{W}{{24,128}}", odd=True),
     token("model_key", "sk_", rf"(?:[a-z]{{2,8}}_)?{H}{{32,64}}"),
+    token("api_key", "sk_ test_sk_ live_sk_", rf"(?:[a-z]{{2,8}}_)?{W}{{24,128}}", drawn=True),
+    token("helicone_key", "sk-helicone-", rf"{U}{{24,64}}"),
+    token("friendli_key", "flp_", rf"{W}{{40,64}}"),
+    token("runway_key", "key_", rf"{H}{{128}}"),
+    token("meshy_key", "msy_ tsk_", rf"{W}{{32,64}}"),
+    token("databento_key", "db-", rf"{W}{{29}}", drawn=True),
+    token("coze_token", "pat_", rf"{W}{{40,72}}", drawn=True),
+    token("openai_key", "sess- ek_", rf"{W}{{32,64}}", drawn=True),
+    rule("bedrock_key", "bedrock-api-key-", rf"{BEGIN}bedrock-api-key-[A-Za-z0-9+/=_-]{{40,2000}}"),
     token("huggingface_token", "hf_ api_org_", rf"{W}{{30,64}}"),
     token("groq_key", "gsk_", rf"{W}{{32,64}}"),
     token("xai_key", "xai-", r"[A-Za-z0-9_]{40,120}"),
@@ -123,6 +137,15 @@ _CODE_HOSTS = (
     token("apify_token", "apify_api_", rf"{U}{{30,48}}"),
     token("inngest_key", "signkey-", rf"[a-z]{{2,8}}-{H}{{64}}"),
     token("trigger_key", "tr_dev_ tr_prod_ tr_stg_", rf"{W}{{20,32}}"),
+    token("dependency_track_key", "odt_", rf"(?:{W}{{8}}_)?{W}{{32,40}}"),
+    token("endor_token", "endr+", rf"{W}{{16,40}}", drawn=True),
+    token("sourcegraph_token", "sgp_", rf"(?:{H}{{16}}_)?local_{H}{{40}}"),
+    token("unkey_key", "unkey_", rf"{W}{{20,40}}", drawn=True),
+    token("zuplo_key", "zpka_", rf"{H}{{32}}_{H}{{8}}"),
+    token("depot_token", "depot_org_ depot_project_ depot_user_", rf"{U}{{32,128}}"),
+    token("n8n_key", "n8n_api_", rf"{U}{{20,200}}"),
+    token("gitea_token", "gta_ gto_", rf"{H}{{40,64}}"),
+    token("percy_token", "web_ app_ auto_ ss_", rf"{H}{{64}}"),
     token("endor_key", "endr+", r"[A-Za-z0-9-]{16}"),
 )
 _CLOUDS = (
@@ -174,6 +197,17 @@ _CLOUDS = (
     token("shodan_key", "rh-api-", _UUID),
     token("defined_key", "dnkey-", rf"{U}{{60,90}}"),
     token("launchdarkly_key", "sdk- api- mob-", _UUID),
+    token("swarm_token", "SWMTKN-1- SWMKEY-1-", rf"{U}{{40,100}}"),
+    rule("k3s_token", "K10", rf"{BEGIN}K10{H}{{64}}(?:::[a-z]{{2,16}}:[^\s\"']{{8,80}})?"),
+    rule(
+        "authress_key",
+        "sc_ ext_ scauth_ authress_",
+        rf"{BEGIN}(?:sc|ext|scauth|authress)_{W}{{5,30}}(?:\.{N}{{4,6}})?\.acc[_-][A-Za-z0-9-]{{10,60}}(?:\.[A-Za-z0-9+/_=-]{{30,120}})?",
+    ),
+    token("elastic_key", "essu_", r"[A-Za-z0-9+/=_-]{40,200}"),
+    rule("elastic_token", "eyJ2ZXIi", rf"{BEGIN}eyJ2ZXIi{B}{{60,600}}={{0,2}}"),
+    rule("cloudflare_token", "eyJhIjoi", rf"{BEGIN}eyJhIjoi{B}{{100,400}}={{0,2}}(?![A-Za-z0-9_.-])"),
+    rule("vault_token", "s.", rf"{BEGIN}s\.{W}{{24}}{END}", drawn=True),
 )
 _MONEY_AND_MAIL = (
     token("stripe_key", "sk_live_ sk_test_ sk_prod_ rk_live_ rk_test_ rk_prod_ sk_sbox_", rf"{W}{{16,255}}"),
@@ -186,7 +220,12 @@ _MONEY_AND_MAIL = (
     token("razorpay_key", "rzp_live_ rzp_test_", rf"{W}{{14,24}}"),
     token("easypost_key", "EZAK EZTK", rf"{W}{{54}}"),
     token("shippo_token", "shippo_live_ shippo_test_", rf"{H}{{40}}"),
-    token("lob_key", "live_", rf"{H}{{35}}"),
+    token("lob_key", "live_ test_", rf"{H}{{35}}"),
+    token("mollie_key", "live_ test_", rf"{W}{{30}}", drawn=True),
+    token("paddle_key", "pdl_live_apikey_ pdl_sdbx_apikey_", r"[A-Za-z0-9_]{40,90}"),
+    token("polar_token", "polar_oat_ polar_pat_ polar_at_u_ polar_at_o_ polar_rst_", rf"{U}{{32,64}}"),
+    token("asaas_key", "aact_prod_ aact_hmlg_ aact_", rf"{W}{{60,300}}"),
+    token("fleetbase_key", "flb_live_ flb_test_", rf"{W}{{20}}"),
     token("gocardless_token", "live_", rf"{U}{{40}}", odd=True),
     token("duffel_token", "duffel_live_ duffel_test_", r"[A-Za-z0-9_=-]{43}"),
     rule("flutterwave_key", "FLWSECK", rf"{BEGIN}FLWSECK(?:_TEST)?-[A-Za-z0-9]{{12,40}}(?:-X)?{END}"),
@@ -244,6 +283,12 @@ _TOOLS = (
     token("rootly_token", "rootly_", rf"{H}{{64}}"),
     token("adafruit_key", "aio_", rf"{W}{{28}}"),
     token("adobe_secret", "p8e-", r"[A-Za-z0-9-]{32}"),
+    token("scrapfly_key", "scp-live- scp-test-", rf"{H}{{32}}"),
+    token("teamwork_token", "tkn.v1_", r"[A-Za-z0-9+/=]{40,120}"),
+    token("ubidots_token", "BBFF- BBUS-", rf"{W}{{30}}"),
+    token("telnyx_key", "KEY", rf"{U}{{50,64}}", drawn=True),
+    token("storecove_key", "storecove_ supernotes_sk- supernotes_sk_", rf"{U}{{32,64}}", drawn=True),
+    token("nightfall_key", "NF-", rf"{W}{{32}}", drawn=True),
     token("intra_secret", "s-s4t2ud- s-s4t2af-", rf"{H}{{64}}"),
     token("thog_secret", "thog-secret-", rf"{H}{{32}}"),
     token("riot_key", "RGAPI-", _UUID),
@@ -261,14 +306,21 @@ _TOOLS = (
     rule(
         "private_key",
         "IBADANBgkqhkiG9w0BAQEFAASC",
-        r"[A-Za-z0-9+/]{6}IBADANBgkqhkiG9w0BAQEFAASC(?:[A-Za-z0-9+/=]|\\n|\r?\n(?=[A-Za-z0-9+/=]{16})){100,6000}",
+        rf"[A-Za-z0-9+/]{{6}}IBADANBgkqhkiG9w0BAQEFAASC{_KEY_BODY}",
         back=6,
     ),
+    # The same of RSA in PKCS #1, of EC in SEC 1 and PKCS #8, of Ed25519, of OpenSSH's own format, of PKCS #12.
+    rule("private_key", "IBAAKCAQEA IBAAKCAgEA IBAAKBgQ", rf"MII[A-Za-z0-9+/]{{3}}IBAAK(?:CA[Qg]EA|BgQ){_KEY_BODY}", back=6),
+    rule("private_key", "IBAzCC", rf"MII[A-Za-z0-9+/]{{3}}IBAzCC{_KEY_BODY}", back=6),
+    rule("private_key", "MHcCAQEEI MHQCAQEEI MIGHAgEAMBMGByqGSM49 MIGTAgEAMBMG MIG2AgEAMBAG", rf"{BEGIN}MI?[A-Za-z0-9]{{3,24}}{_KEY_BODY}"),
+    rule("private_key", "MC4CAQAwBQYDK2VwBCIEI", rf"{BEGIN}MC4CAQAwBQYDK2VwBCIEI[A-Za-z0-9+/]{{40,48}}={{0,2}}"),
+    rule("private_key", "b3BlbnNzaC1rZXktdjE", rf"b3BlbnNzaC1rZXktdjE{_KEY_BODY}"),
 )
 TOKEN_RULES: tuple[Rule, ...] = tuple(r for part in (_MODELS, _CODE_HOSTS, _CLOUDS, _MONEY_AND_MAIL, _TOOLS) for r in part)
 # Tokens whose needles have only letters that are in every path: found with str.find, in the long runs first.
 PLAIN_RULES: tuple[Rule, ...] = (
     token("databricks_token", "dapi", rf"{H}{{32}}(?:-\d)?"),
+    token("password_hash", "md5", rf"{H}{{32}}"),  # a role of PostgreSQL
     token("databricks_token", "dsapi", rf"{H}{{32}}"),
     token("databricks_token", "dkea", rf"{H}{{32}}"),
     token("doppler_token", "dp.", rf"(?:pt|st|ct|sa|scim|audit)\.(?:[a-z0-9_-]{{2,35}}\.)?{W}{{40,44}}"),
@@ -286,8 +338,8 @@ PLAIN_RULES: tuple[Rule, ...] = (
 MIN_LONG_RUN = 44
 LONG_RULES = re.compile(
     rf"{BEGIN}(?:(?P<airtable_token>pat{W}{{14}}\.{H}{{64}})|(?P<discord_token>[MNO]{U}{{22,27}}\.{U}{{6}}\.{U}{{27,40}})"
-    rf"|(?P<ngrok_token>[12]{W}{{26}}_{W}{{20,22}})|(?P<maxmind_key>{W}{{6}}_{W}{{29}}_mmk)|(?P<zoho_token>1000\.{H}{{32}}\.{H}{{32}})"
-    rf"|(?P<wallet_key>[5KLc9][1-9A-HJ-NP-Za-km-z]{{50,51}}|S[A-Z2-7]{{55}}))(?![A-Za-z0-9_-])"
+    rf"|(?P<ngrok_token>[12]{W}{{26}}_{W}{{20,22}})|(?P<mailgun_key>{H}{{32}}-{H}{{8}}-{H}{{8}})|(?P<maxmind_key>{W}{{6}}_{W}{{29}}_mmk)|(?P<zoho_token>1000\.{H}{{32}}\.{H}{{32}})"
+    rf"|(?P<wallet_key>[5KLc9][1-9A-HJ-NP-Za-km-z]{{50,51}}|S[A-Z2-7]{{55}}|S[UAOCNX][A-Z2-7]{{56}}))(?![A-Za-z0-9_-])"
 )
 # Letters within: Azure marks its keys near their end, so that scanners know them.
 INNER_MARKS = ("+ASt", "+AEh", "+ASb", "+ARm", "+ABa", "+AMC", "+AIoT", "+ACR", "AzFu", "AzSe", "AzCa", "ACDb", "AZDO", "JQQJ99")

@@ -26,7 +26,8 @@ _WORDS_OF_DOCUMENTS = (
     "login auth credentials string bytes required optional unknown default value values text input number integer boolean object "
     "function method type field param parameter request response session cookie header body form data database server client admin root "
     "postgres mysql redis mongo guest public private plain basic bearer oauth saml ldap kerberos x509 jwt hmac rsa prompt file env "
-    "environment vault keychain keyring stdin external internal enabled disabled always never auto manual hashed encrypted"
+    "environment vault keychain keyring stdin external internal enabled disabled always never auto manual hashed encrypted sekrit repo "
+    "latin1 latin-1 utf8 utf-8 utf-16 ascii iso-8859-1 cp1252"
 )
 _DOC_WORDS = frozenset(_WORDS_OF_DOCUMENTS.split())
 _KNOWN_TO_ALL = (
@@ -40,16 +41,23 @@ _ATTRIBUTE = re.compile(r"[A-Za-z_]\w{0,60}(?:(?:\.|->|::|\?\.)[A-Za-z_]\w{0,60}
 _PLAIN_WORDS = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*[_-]?\d{0,2}\Z")
 _CODE = re.compile(r"\$[\w({]|\{\{|\}\}|<%|#\{|[A-Za-z_]\w{0,60}\(|\)\Z|^[<{(\[]|\{[A-Za-z_.]{0,40}\}|=>|==.|^\$|&&|\|\|")
 _QUOTED_CODE = re.compile(
-    r"\$\{|\$\(|\{\{|\}\}|<%|#\{|^\$[A-Za-z_]+\Z|\w\(\w{0,40}\)|^<[^>]{0,80}>\Z|^[{(\[]|\{[A-Za-z_.]{0,40}\}|%\(|^%[sdv]\Z|=>"
+    r"\$\{|\$\(|\{\{|\}\}|<%|#\{|^\$[A-Za-z_]+\Z|\w\(\w{0,40}\)|^<[^>]{0,80}>\Z|^[{(\[]|\{[A-Za-z_.]{0,40}\}|%\(|^%[sdv]\Z|=>|\(\?|%s\|"
 )
 _VARIABLE = re.compile(r"\$\{|\$\(|\{\{|<%|#\{|%\(|^\$|^%[A-Za-z_]+%\Z|^@[A-Za-z]")
 _RANDOM_BASE64 = re.compile(
     r"(?=[A-Za-z0-9+/]{0,99}[a-z][A-Z0-9])(?=[A-Za-z0-9+/]{0,99}[A-Z][a-z0-9])(?=[A-Za-z0-9+/]{0,99}\d)[A-Za-z0-9+/]{40,400}={0,2}\Z"
 )
+_NUMBER = re.compile(r"0[xX][0-9a-fA-F_]{1,18}[uUlL]{0,3}\Z")
+# What only code says: an item of a list, a field of an object that holds settings.
+_FIELD = re.compile(
+    r"[A-Za-z_][\w.]{0,60}\[[^\]\s]{0,40}\]?\Z|(?:self|this|cls|os|process|config|settings|env|args|options|opts|params|req|request|ctx)\.[a-z_]"
+)
+_KNOWN_CONSTANTS = frozenset(("8a477f597d28d172789f06886806bc55",))
+"""The signature of every CACHEDIR.TAG."""
+_ALPHABET = re.compile(r"(?i)abcdefghijkl|0123456789ab")
 _FILE = re.compile(
     r"\.(?:py|js|ts|tsx|jsx|json|ya?ml|toml|pem|key|crt|cer|txt|md|html?|css|scss|go|rs|java|rb|php|sh|env|p12|pfx|jks|svg|png|vue)\Z"
 )
-_PARTS = re.compile(r"[A-Za-z]+|\d+")
 _PHRASE = re.compile(r"[a-z]{3,10}(?:-[a-z]{3,10}){3,8}\Z")
 _SYMBOL = re.compile(r"[!@#%^&*?+=~$;:,|]")
 _STRONG = re.compile(r"(?=[^a-z]{0,30}[a-z])(?=[^A-Z]{0,30}[A-Z])(?=[^!#%^*@&$]{1,30}[!#%^*@&$])[\w!#%^*@&$+-]{10,40}\Z")
@@ -72,9 +80,18 @@ def looks_secret(promise: str, value: str, *, quoted: bool = False, literal: boo
     >>> looks_secret(TOKEN, "9fK2mQ8xL4vB7nR1tY6w"), looks_secret(TOKEN, "settings.api_key2")
     (True, False)
     """
-    if len(value) < MIN_PASSWORD or MASK.search(value) or "[REDACTED:" in value or "://" in value or is_placeholder(value):
+    if (
+        len(value) < MIN_PASSWORD
+        or MASK.search(value)
+        or "[REDACTED:" in value
+        or "://" in value
+        or value.startswith("arn:")
+        or is_placeholder(value)
+    ):
         return False
     if (_VARIABLE if literal else _QUOTED_CODE if quoted else _CODE).search(value):
+        return False
+    if _NUMBER.match(value) or _ALPHABET.search(value) or (not literal and not quoted and _FIELD.match(value)) or value in _KNOWN_CONSTANTS:
         return False
     random = is_random(value)
     if not random and not literal and (_ATTRIBUTE.match(value) or value[0] in ".~%@#/"):
@@ -118,3 +135,28 @@ def _is_password(value: str, random: bool, *, quoted: bool, literal: bool) -> bo
     if _STRONG.match(value):
         return True
     return digits >= 1 or (quoted and bool(_SYMBOL.search(value)) and not value[0].isspace())
+
+
+_MIXED_CASE = re.compile(r"[a-z][A-Z]|[A-Z][a-z]|[a-z]\d[A-Z]|[A-Z]\d[a-z]")
+_SYMBOLS = re.compile(r"[!#%^&*+~$]")
+_NUMBERED = re.compile(r"[A-Za-z]?[a-z]+[_-]?\d+\W?\Z")
+_NAMED_THING = re.compile(r"[-_.][a-z]{4,}(?:[-_.]|\Z)")  # "DINOv2-with-registers", "MulBackward0_apply_functional"
+_DIGITS_WITHIN = re.compile(r"(?!base|sha|utf)[a-z]{3,}\d{2,}[A-Za-z]{3,}\Z")
+_LONG_HEX = re.compile(r"(?:[0-9a-f]{32}|[0-9a-f]{64}|[0-9a-f]{48}|[0-9a-f]{66})\Z")
+MIN_STANDING_OUT = 8
+
+
+def stands_out(value: str, promise: str) -> bool:
+    """Whether a value cannot be a word of a sentence: letters of both cases and digits mixed, long hex.
+
+    >>> stands_out("Dl4wMZenkODiZKG", PASSWORD), stands_out("PostgreSQL14", PASSWORD), stands_out("velvet", PASSWORD)
+    (True, False, False)
+    """
+    if _ALPHABET.search(value) or (_NAMED_THING.search(value) and not _SYMBOLS.search(value)):
+        return False
+    if promise != OPAQUE and len(value) >= MIN_STANDING_OUT and any(map(str.isdigit, value)):
+        if _MIXED_CASE.search(value) or _SYMBOLS.search(value):
+            return is_random(value) or (promise == PASSWORD and not _NUMBERED.match(value))
+        if promise == PASSWORD and _DIGITS_WITHIN.match(value):
+            return True
+    return bool(_LONG_HEX.match(value))

@@ -167,11 +167,11 @@ class Episode:
 
     def take(self, ids: Sequence[int], logprobs: Sequence[float], *, ended: bool, max_context_tokens: int) -> None:
         """`say`, the environment's answer in this thread, `hear`."""
-        self.say(ids, logprobs, ended=ended)
+        self.add_message(ids, logprobs, ended=ended)
         asked = self.asked
-        self.hear(None if asked is None else self._here(lambda: self.env.reply(asked)), max_context_tokens=max_context_tokens)
+        self.add_observation(None if asked is None else self._here(lambda: self.env.reply(asked)), max_context_tokens=max_context_tokens)
 
-    def say(self, ids: Sequence[int], logprobs: Sequence[float], *, ended: bool) -> None:
+    def add_message(self, ids: Sequence[int], logprobs: Sequence[float], *, ended: bool) -> None:
         """Add a sampled message; `ended` = its last token is an end token, else it was cut.
 
         `asked` is then the message as the environment gets it: without the calls that cannot be read or are too many, which are answered
@@ -193,7 +193,7 @@ class Episode:
         self.ended, self.failure, self.asked = "no_message", _shown(words), None
         del self.ids[self._num_said :]
 
-    def hear(self, outcome: Outcome[Reply] | None, *, max_context_tokens: int) -> None:
+    def add_observation(self, outcome: Outcome[Reply] | None, *, max_context_tokens: int) -> None:
         """Add what the environment answered to `asked` (None = it was not asked), and the errors of the calls that it did not get."""
         message, asked = self.turns[-1], self.asked
         if outcome is not None and outcome.failure is not None:
@@ -223,10 +223,10 @@ class Episode:
             return
         self.ids.extend(behind)
 
-    def finish(self, *, worth: Outcome[tuple[float, Mapping[str, float]]] | None = None, version: int = -1) -> Rollout:
+    def finish(self, *, scored: Outcome[tuple[float, Mapping[str, float]]] | None = None, version: int = -1) -> Rollout:
         """The rollout, once `ended`; raises AlignmentError where the whole conversation renders to other ids than were read and written.
 
-        `worth` is what came of `judge` where it was called elsewhere.
+        `scored` is what came of `score_episode` if it was called elsewhere.
         """
         if self.ended is None:
             raise DataError("the episode is not finished", where=self.name)
@@ -234,7 +234,7 @@ class Episode:
             with self.meter.timing("render"):
                 whole = self.voice.renderer.render(self.turns, tools=self.tools).ids
             self._must_begin(whole)
-        reward, measures = self._worth(worth or self._here(self.judge))
+        reward, measures = self._reward(scored or self._here(self.score_episode))
         events = () if self.ended == "done" else (Event(kind=self.ended, turn=len(self.turns), text=self.failure),)
         session = Session(
             id=self.name,
@@ -260,7 +260,7 @@ class Episode:
             failure=self.failure,
         )
 
-    def judge(self) -> tuple[float, Mapping[str, float]]:
+    def score_episode(self) -> tuple[float, Mapping[str, float]]:
         """What the environment says the episode was worth, and what it counted; asked only where it did not fail before."""
         return (0.0, {}) if self.ended in LOST else (self.env.reward(), dict(self.env.measures()))
 
@@ -300,14 +300,14 @@ class Episode:
     def _lose(self, words: str, *, late: bool = False) -> None:
         self.ended, self.failure = ("env_timeout" if late else "env_error"), _shown(words)
 
-    def _worth(self, worth: Outcome[tuple[float, Mapping[str, float]]]) -> tuple[float, dict[str, float]]:
+    def _reward(self, scored: Outcome[tuple[float, Mapping[str, float]]]) -> tuple[float, dict[str, float]]:
         """The reward and the measures; an environment that cannot say what an episode was worth has failed it too."""
         if self.ended in LOST:
             return 0.0, {}
-        if worth.failure is not None or worth.value is None:
-            self._lose(worth.failure.words if worth.failure else "no reward", late=bool(worth.failure and worth.failure.late))
+        if scored.failure is not None or scored.value is None:
+            self._lose(scored.failure.words if scored.failure else "no reward", late=bool(scored.failure and scored.failure.late))
             return 0.0, {}
-        given = worth.value
+        given = scored.value
         if (checked := self._checked(lambda: checked_reward(*given))) is None:
             return 0.0, {}
         reward, measures = checked

@@ -4,9 +4,10 @@
     done.paths                  # logs/-workshop-train-7-0/<session id>.jsonl, ...
     done.left_out               # {"malformed_call": 3}: episodes that a log cannot hold
 
-Each log is read back as `recompose ingest` would read it, secrets filter included, and must render to the very ids that the student
-read and wrote: what is trained on later is what happened. An episode for which that is not so (a call that could not be parsed, a message
-that a tokenizer would write with other tokens, one without any content) is left out and counted.
+An episode passes the secrets filter before it is written: one that the filter would change never reaches the disk. Each log is read back
+as `recompose ingest` would read it and must render to the very ids that the student read and wrote: what is trained on later is what
+happened. An episode for which that is not so (a call that could not be parsed, a message that a tokenizer would write with other tokens,
+one without any content) is left out and counted.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from composer_replication.core.trace import Session
 from composer_replication.data.ingestion.claude_code import ingest
 from composer_replication.data.ingestion.claude_code_writer import write_claude_code
 from composer_replication.data.ingestion.find_logs import find_logs
+from composer_replication.data.ingestion.redaction import redact_session
 from composer_replication.rollouts.envs.workshop.recorded_task import recorded
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.rollouts.envs.workshop.tasks import Task, make_task
@@ -40,7 +42,7 @@ class Recording:
     """The logs written, and how many episodes were left out, by reason.
 
     Reasons: malformed_call, cut_off (a message ended by force), no_place (a log cannot hold it), other_tokens (it would be read with
-    other ids than were sampled).
+    other ids than were sampled), secret (redaction would change it, and it is not written at all).
     `success` is the share of all episodes that earned the reward, those left out included; the slack lets more of them end well
     than an evaluation would.
     """
@@ -98,11 +100,14 @@ def _write(rollout: Rollout, name: str, *, folder: Path, renderer: Renderer) -> 
     session = recorded(rollout.session, seed=name, split=SPLIT)
     if not renders_to(session, rollout, renderer=renderer):
         return "other_tokens"
+    redactor = Redactor()
+    if redact_session(session, redactor) != session:  # without the secret it is not what was sampled, with it nothing may reach the disk
+        return "secret"
     try:
         path = write_claude_code(session, folder)
     except DataError:
         return "no_place"
-    read = [session for result in ingest(find_logs([path]), redactor=Redactor()) for session in result.sessions]
+    read = [session for result in ingest(find_logs([path]), redactor=redactor) for session in result.sessions]
     if len(read) == 1 and (read[0].turns, read[0].tools, read[0].id) == (session.turns, session.tools, session.id):
         return path
     path.unlink()

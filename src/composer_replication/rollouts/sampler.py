@@ -83,8 +83,8 @@ def sample_rollouts(
             batch = _opened(crew, envs[part], names[part], voice=voice, settings=settings, meter=meter)
             _play(model, batch, stop=stop, settings=settings, crew=crew)
             no_room += [episode.no_room for episode in batch]
-            worth = _ask(crew, batch, [episode.judge for episode in batch])
-            rollouts += [episode.finish(worth=found, version=version) for episode, found in zip(batch, worth, strict=True)]
+            scored = _ask(crew, batch, [episode.score_episode for episode in batch])
+            rollouts += [episode.finish(scored=one, version=version) for episode, one in zip(batch, scored, strict=True)]
             _close(crew, left[: len(batch)], settings)
             del left[: len(batch)]
     if no_room and no_room[0] is not None and None not in no_room:
@@ -139,7 +139,7 @@ def _play(model: Any, episodes: Sequence[Episode], *, stop: frozenset[int], sett
             if isinstance(message, Completion) and message.failure:
                 episode.give_up(message.failure)
             else:
-                episode.say(message.ids, message.logprobs, ended=message.ids[-1] in stop)
+                episode.add_message(message.ids, message.logprobs, ended=message.ids[-1] in stop)
         _answer(crew, [episode for episode in live if episode.ended is None], max_context_tokens=settings.max_context_tokens)
         going_on = [i for i, episode in enumerate(live) if episode.ended is None]
         if cache is not None:
@@ -153,7 +153,7 @@ def _answer(crew: CallPool, live: Sequence[Episode], *, max_context_tokens: int)
     calls = [partial(episode.env.reply, episode.asked) for episode in asking if episode.asked is not None]
     answers = dict(zip(map(id, asking), _ask(crew, asking, calls), strict=True))
     for episode in live:
-        episode.hear(answers.get(id(episode)), max_context_tokens=max_context_tokens)
+        episode.add_observation(answers.get(id(episode)), max_context_tokens=max_context_tokens)
 
 
 def _served(

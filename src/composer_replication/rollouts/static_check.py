@@ -122,7 +122,7 @@ class SiteCheck:
         context = site_context(session, site)
         found = places(context)
         shown = {*found.names, posixpath.normpath(session.cwd)} if session.cwd else set(found.names)
-        missing = set(found.refused) - shown  # written since
+        missing = set(found.refused)  # what was shown or written since is not among them
         if site.kind in PATHS_MISSING and context.call is not None and (path := _path(context.call, found.cwd)):
             missing.add(path)  # whatever was seen before: at this state it was not there
         refs = session.calls()

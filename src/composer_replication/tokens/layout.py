@@ -59,7 +59,7 @@ def marked_layout(marked: str, *, marks: str, messages: Sequence[Message]) -> La
     """Take the marks (message, body, end) out of a rendering and keep where they stood.
 
     >>> marked_layout("[hi [a:well; ", marks="[:;", messages=[{"role": "user"}, {"role": "assistant"}]).places
-    (MessageSpan(start=0, body=(0, 0)), MessageSpan(start=3, body=(5, 9)))
+    (MessageSpan(start=0, body=(0, 0)), MessageSpan(start=3, body=(4, 8)))
     """
     at_message, at_body, at_end = marks
     starts: list[int] = []

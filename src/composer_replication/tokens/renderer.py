@@ -20,11 +20,12 @@ from functools import partial
 from typing import Any, Literal, Self
 
 from composer_replication.core.errors import AlignmentError, RenderError
+from composer_replication.core.jsonl import json_strings
 from composer_replication.core.trace import HARNESS, Text, ToolResult, ToolSpec, Turn
 from composer_replication.tokens.example import HintView, Span, TurnSpan
 from composer_replication.tokens.hf import Encoded, TextCodec, render_template
 from composer_replication.tokens.layout import Layout, marked_layout, num_shared, prefix_layout
-from composer_replication.tokens.messages import Message, TurnMessages, clean, conversation, strings, tool_messages
+from composer_replication.tokens.messages import Message, TurnMessages, clean, conversation, tool_messages
 from composer_replication.tokens.template_families import FAMILIES, Family, recognise, template_sha256
 
 # Between a message and a hint appended to it; the first that leaves the tokens around it alone is taken. A full stop and the line
@@ -245,7 +246,7 @@ class Renderer:
         if not messages:
             raise RenderError("none of the turns has anything that can be rendered", where=names[0] if names else "")
         schemas = tool_messages(tools)
-        free = self.codec.free_characters([*strings(messages), *strings(schemas)], 4)
+        free = self.codec.free_characters([*json_strings(messages), *json_strings(schemas)], 4)
         shielded = self.codec.shield(messages, free[3])
         layout = self._layout(shielded, tools=self.codec.shield(schemas, free[3]), marks=free[:3], names=[names[i] for i in owner])
         return _Laid(layout=layout, messages=shielded, owner=owner, mark=free[3], notes=notes)
@@ -329,7 +330,7 @@ class Renderer:
         laid = self._lay(turns, tools=tools, names=[f"turn {i}" for i in range(len(turns))])
         at = max(i for i, message in enumerate(laid.messages) if message["role"] == "assistant")
         schemas = self.codec.shield(tool_messages(tools), laid.mark)
-        free = self.codec.free_characters([*strings(laid.messages), *strings(schemas), laid.mark], 4)
+        free = self.codec.free_characters([*json_strings(laid.messages), *json_strings(schemas), laid.mark], 4)
         find = self._marked_call if "at_call" in self.template else self._added_call
         start, end = find(laid, at=at, number=ids.index(call_id), tools=schemas, marks=free)
         body = laid.layout.places[at].body

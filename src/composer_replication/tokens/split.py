@@ -46,7 +46,7 @@ def unit_number(unit: str) -> float:
     """The hash of a unit, read as a number in [0, 1).
 
     >>> round(unit_number("acme/app"), 3)
-    0.914
+    0.571
     """
     return int.from_bytes(hashlib.sha256(f"held-out:{unit}".encode("utf-8", "surrogatepass")).digest()[:8], "big") / 2**64
 
@@ -55,6 +55,6 @@ def smallest_fraction(units: Iterable[str]) -> float:
     """The smallest fraction, in hundredths, that holds out one of these units.
 
     >>> smallest_fraction(["acme/app"])
-    0.92
+    0.58
     """
     return math.floor(min(map(unit_number, units)) * 100 + 1) / 100

@@ -131,12 +131,12 @@ class RolloutSource:
             "rollouts/stale": len(complete.rollouts) - len(groups.rollouts),
         }
         measured = kl(groups.rollouts) if kl is not None and train.policy.kl else None
-        worth = scores(groups.rollouts, train.policy, count=self.renderer.codec.count, kl=measured)
+        scores_of = scores(groups.rollouts, train.policy, count=self.renderer.codec.count, kl=measured)
         advantage = group_advantages(
             groups,
             how=train.placebo,
             seed=self._seed(f"rewards:{step}"),
-            worth=worth,
+            scores_of=scores_of,
             scaled=train.policy.objective in SCALED,
         )
         hinted = self._hinted(groups.rollouts, step=step)
@@ -146,7 +146,7 @@ class RolloutSource:
         return LiveStep(
             examples=tuple(e for e in examples if e.actions or e.hints),
             rollouts=sampled.rollouts,
-            facts={**rollout_facts(sampled, advantage), **_reward_metrics(worth, measured), **told, **hinted.facts, **no_difficulty},
+            facts={**rollout_facts(sampled, advantage), **_reward_metrics(scores_of, measured), **told, **hinted.facts, **no_difficulty},
             sites=hinted.sites,
             hints=hinted.hints,
             num_left_out=sum(told.values()),
@@ -236,16 +236,16 @@ class RolloutSource:
 
 
 def group_advantages(
-    groups: Groups, *, how: Sequence[str], seed: int, worth: Mapping[str, float] | None = None, scaled: bool = False
+    groups: Groups, *, how: Sequence[str], seed: int, scores_of: Mapping[str, float] | None = None, scaled: bool = False
 ) -> dict[str, float]:
     """The advantage of each rollout by session id; rollouts of flat groups have none.
 
-    `worth` are the scores of training/rewards.py; None = the rewards. `scaled` divides by the group's standard deviation.
+    `scores_of` are the scores of training/rewards.py; None = the rewards. `scaled` divides by the group's standard deviation.
     With a placebo the scores of the step are nulled first, and which groups are flat is decided by what they are then.
     """
     found: dict[str, float] = {}
     members: Sequence[Group] = (*groups.groups, *groups.flat)
-    given = [group.rewards if worth is None else tuple(worth[r.session.id] for r in group.rollouts) for group in members]
+    given = [group.rewards if scores_of is None else tuple(scores_of[r.session.id] for r in group.rollouts) for group in members]
     nulled = null_rewards(given, how=how, seed=seed)
     for group, own in zip(members, nulled, strict=True):
         if min(own) != max(own):
@@ -288,8 +288,8 @@ def sampled_logprobs(rollout: Rollout, view: HintView) -> tuple[float, ...]:
     raise AlignmentError(f"the target {a}-{b} of {view.site_id} is not a part of one sampled message", where=rollout.session.id)
 
 
-def _reward_metrics(worth: Mapping[str, float], kl: Mapping[str, float] | None) -> dict[str, float]:
-    facts = {"rollouts/score": sum(worth.values()) / max(1, len(worth))}
+def _reward_metrics(scores_of: Mapping[str, float], kl: Mapping[str, float] | None) -> dict[str, float]:
+    facts = {"rollouts/score": sum(scores_of.values()) / max(1, len(scores_of))}
     return facts if kl is None else facts | {"rollouts/kl_start": sum(kl.values()) / max(1, len(kl))}
 
 

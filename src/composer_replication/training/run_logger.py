@@ -12,8 +12,10 @@ from typing import Any
 
 from composer_replication.core.codec import write_sessions
 from composer_replication.core.jsonl import write_json, write_lines
+from composer_replication.core.redact import Redactor
 from composer_replication.core.rundir import RunDir
 from composer_replication.core.trace import Session
+from composer_replication.data.ingestion.redaction import redact_session
 from composer_replication.rollouts.fork import Fork, fork_to_json
 
 FORKS = "forks"
@@ -34,6 +36,8 @@ class RunLogger:
     on_progress: Callable[[Doing], None] | None = None
     number: int = 0
     noted: dict[str, Any] = field(default_factory=dict)
+    redactor: Redactor = field(default_factory=Redactor)
+    """What episodes and messages pass before they are written."""
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
@@ -81,12 +85,12 @@ class RunLogger:
     def forks(self, step: int, forks: Iterable[Fork]) -> None:
         """What the student wrote at imported sites before one step, and what the static check says of it."""
         if self.main:
-            write_lines(self.run.path / FORKS / f"step_{step:06d}.jsonl", map(fork_to_json, forks))
+            write_lines(self.run.path / FORKS / f"step_{step:06d}.jsonl", (self.redactor.value(fork_to_json(fork)) for fork in forks))
 
     def samples(self, step: int, sessions: Iterable[Session]) -> None:
-        """A few episodes of the policy after `step` steps."""
+        """A few episodes of the policy after `step` steps, without secrets."""
         if self.main:
-            write_sessions(self.run.sample_file(step), sessions)
+            write_sessions(self.run.sample_file(step), (redact_session(session, self.redactor) for session in sessions))
 
 
 def _text(kind: str, facts: Mapping[str, Any]) -> str:

@@ -113,6 +113,11 @@ def test_a_short_repair_in_quotes_is_refused() -> None:
     assert reason("Run the build first.", after=later) == "kept"
     assert reason("Run `make build` first.", human("we use make build here"), after=later) == "kept"
     assert reason("Run `make test` first.", after=later) == "kept"
+    at_once = (calls(bash("c2", "make build")), failed("c1", NO_MATCH), results(("c2", "ok")))  # the next message came before the error
+    PREPARED["text"] = "Run `make build` first."
+    log = session(human("add env"), calls(("c1", "Edit", WRONG)), *at_once)
+    hints = write_hints(log, find(log), settings=HintsSettings(writers={"edit_no_match": f"{__name__}:says"}))
+    assert [refused.reason for refused in hints.refused] == ["copies_later_call"]
 
 
 def test_words_of_the_tools_on_offer_may_be_quoted_when_the_log_held_them() -> None:

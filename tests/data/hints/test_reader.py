@@ -18,7 +18,16 @@ from composer_replication.core.redact import Redactor
 from composer_replication.core.site import Site
 from composer_replication.core.teacher import request_to_json
 from composer_replication.core.trace import Session
-from composer_replication.data.hints.hint_reader import BadReading, Reading, central, parse_reading, read_session, reading_requests
+from composer_replication.data.hints.hint_reader import (
+    BadReading,
+    Named,
+    Reading,
+    _agreed,
+    central,
+    parse_reading,
+    read_session,
+    reading_requests,
+)
 from composer_replication.data.hints.reader_hints import score, write_reader_hints
 from composer_replication.data.hints.windows import TextWindow, estimate_tokens, windows_of
 from composer_replication.data.teachers.asking import Asker
@@ -72,6 +81,23 @@ def test_too_few_votes_drop_it(session: Session, votes_for: int, kept: bool) -> 
     reading = read(session, lambda text, vote: {"mistakes": [mistake(1, "c1", 2)] if vote < votes_for else []})
     assert bool(reading.flags) is kept
     assert reading.unsure == (votes_for == 1)
+
+
+def test_the_earliest_evidence_that_any_sure_reading_names_counts(session: Session) -> None:
+    """What came of it first is what proves it; a reading that is not sure has no say."""
+    reading = read(session, lambda text, vote: {"mistakes": [mistake(1, "c1", (4, 2, 6)[vote])]})
+    assert reading.flags[0].evidence == 2
+    unsure = read(session, lambda text, vote: {"mistakes": [mistake(1, "c1", (4, 2, 6)[vote], sure=vote != 1)]})
+    assert (unsure.flags[0].evidence, unsure.flags[0].votes) == (4, 2)
+
+
+@pytest.mark.parametrize("first", [2, 3])
+def test_where_windows_overlap_the_one_with_more_votes_counts(first: int) -> None:
+    one, other = (TextWindow(start=start, end=start + 9, text="", tokens=1) for start in (0, 3))
+    named = {votes: tuple(Named(4, "c", 5, True, f"Said by {votes}.") for _ in range(votes)) for votes in (2, 3)}
+    votes = {one: [(n,) for n in named[first]], other: [(n,) for n in named[5 - first]]}
+    (flag,), unsure = _agreed(votes, settings=SETTINGS)
+    assert (flag.votes, flag.hints, unsure) == (3, ("Said by 3.",), 0)
 
 
 def test_a_reading_that_is_not_sure_is_no_vote(session: Session) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from composer_replication.core.trace import Segment, Session, SourceRef, Turn
-from composer_replication.data.hints.context import site_context, strings, turn_text
+from composer_replication.data.hints.context import json_scalars, site_context, turn_text
 from composer_replication.data.hints.rules import rule_for_kind, rule_for_tool, split_rules
-from composer_replication.data.hints.seen import commands_that_worked, known_paths_near, places, refs_seen, seen_paths
+from composer_replication.data.hints.seen import known_paths_near, places, seen_paths
 from tests.data.sites.builder import bash, calls, failed, find, human, results, session
 
 MISSING = "<tool_use_error>File does not exist.</tool_use_error>"
@@ -201,12 +201,40 @@ def near(wrong: str, *paths: str, **more: Any) -> list[str]:
     return known_paths_near(at_the_end(*did(("a", "Glob", {"pattern": "*"}), "\n".join(paths)), wrong=wrong, **more))
 
 
-def test_the_nearest_path_is_the_namesake_then_a_like_name_then_the_same_folder() -> None:
-    paths = ("src/cli/setup.go", "src/app/main.go", "src/cli/setup_test.go", "docs/readme.md")
-    assert near("src/app/setup.go", *paths) == ["src/cli/setup.go"]
-    assert near("cmd/summarize.go", "cmd/summarise.go", "cmd/other.go") == ["cmd/summarise.go", "cmd/other.go"]
-    assert near("/w/.golangci.yml", "/w/.golangci.yaml", "/w/go.mod")[0] == "/w/.golangci.yaml"
-    assert near("src/app/nothing_like.go", *paths) == ["src/app/main.go"]
+@pytest.mark.parametrize(
+    ("wrong", "seen", "offered"),
+    [
+        ("src/app/setup.go", "src/cli/setup.go src/app/main.go src/cli/setup_test.go docs/readme.md", ["src/cli/setup.go"]),
+        ("cmd/summarize.go", "cmd/summarise.go cmd/other.go", ["cmd/summarise.go"]),
+        ("/w/.golangci.yml", "/w/.golangci.yaml /w/go.mod", ["/w/.golangci.yaml"]),
+        ("/w/user-list.ts", "/w/UserLists.ts /w/user.ts.bak", ["/w/UserLists.ts"]),
+        ("/w/cli/git_operations.go", "/w/cli/gitutil/operations.go", ["/w/cli/gitutil/operations.go"]),
+        # a file of the same folder, of the same family or beside it is another file
+        ("src/app/nothing_like.go", "src/app/main.go", []),
+        ("cmd/manual_commit_hooks.go", "cmd/manual_commit_types.go cmd/manual_commit.go", []),
+        ("src/date_2026_01.md", "src/date_2026_02.md", []),
+        ("src/text_test.go", "src/text.go", []),
+        ("src/app/setup.go", "src/app/setup.css src/cli/setup.css", ["src/app/setup.css"]),
+        # names that many folders hold mean nothing by themselves
+        ("lib/README.md", "docs/README.md README.md", []),
+        ("go/cmd/main.go", "/w/old/cmd/main.go", ["/w/old/cmd/main.go"]),
+        ("x/a.py", "p/a.py q/a.py r/a.py s/a.py s/x/a.py", ["s/x/a.py"]),
+        # a folder is no file
+        ("cmd/summarize/summarize.go", "cmd/summarize/", []),
+    ],
+)
+def test_only_a_path_whose_name_is_like_the_wrong_one_is_offered(wrong: str, seen: str, offered: list[str]) -> None:
+    assert near(wrong, *seen.split()) == offered
+
+
+def test_what_was_read_just_now_is_not_what_another_read_means() -> None:
+    """Who has just read a/f.go and reads b/f.go means another file; an edit, or a read long after, may well mean it."""
+    read = did(("r", "Read", {"file_path": "/w/a/f.go"}), "1\tx")
+    assert known_paths_near(at_the_end(*read, wrong="/w/b/f.go", cwd="/w")) == []
+    later = (turn for i in range(6) for turn in did((f"t{i}", "TodoWrite", {}), "ok"))
+    assert known_paths_near(at_the_end(*read, *later, wrong="/w/b/f.go", cwd="/w")) == ["/w/a/f.go"]
+    log = session(human("x"), *read, calls(("w", "Edit", {"file_path": "/w/b/f.go"})), failed("w", MISSING), cwd="/w")
+    assert known_paths_near(site_context(log, find(log)[0])) == ["/w/a/f.go"]
 
 
 def test_where_nothing_seen_is_near_nothing_is_offered() -> None:
@@ -229,17 +257,6 @@ def test_a_folder_of_that_name_is_offered_where_a_file_in_it_was_seen() -> None:
     assert known_paths_near(site_context(log, find(log)[0])) == ["cmd/cli/session"]
 
 
-def test_commands_and_branches_that_were_seen() -> None:
-    context = at_the_end(
-        *did(bash("a", "git status && ls | grep x"), "On branch dev"),
-        *did(bash("b", "git branch"), "  dev\n* main"),
-        *did(bash("c", "nope"), "Exit code 127\ncommand not found: nope", True),
-        *did(bash("d", "git checkout fix/a"), "Switched to branch 'fix/a'"),
-    )
-    assert commands_that_worked(context) == ["git", "grep", "ls"]
-    assert refs_seen(context) == ["dev", "main", "fix/a"]
-
-
 def test_rules_are_bullets_and_paragraphs() -> None:
     text = "# Title\nOne line\nof two.\n\n1. First\n   more\n* Second\n```\n- code\n```\n"
     assert split_rules(text) == ("One line of two.", "First more", "Second")
@@ -258,7 +275,7 @@ def test_which_rule_names_a_tool_or_a_kind() -> None:
 def test_every_word_of_a_message_is_its_text() -> None:
     turn = calls("say", ("c", "Edit", {"a": ["x", 1, None], "b": {"c": True}}))
     assert turn_text(turn).split("\n") == ["say", "Edit", "a", "x", "1", "null", "b", "c", "true"]
-    assert list(strings(1.5)) == ["1.5"]
+    assert list(json_scalars(1.5)) == ["1.5"]
 
 
 def test_what_the_failing_command_names_itself_is_not_offered() -> None:

@@ -62,8 +62,8 @@ def test_only_mistakes_get_hints_and_the_rest_is_counted() -> None:
 
 
 def test_a_kind_without_anything_to_say_is_counted_not_guessed() -> None:
-    got = report(one_call("Read", {"file_path": "x.py"}, MISSING))
-    assert (got.hints, got.without) == ((), {"file_missing": 1})
+    got = report(one_call("Read", {"path": "x.py"}, "InputValidationError: Read failed due to the following issue:"))
+    assert (got.hints, got.without) == ((), {"bad_arguments": 1})
 
 
 def test_a_site_of_another_session_is_refused() -> None:
@@ -161,7 +161,10 @@ def test_in_a_shell_the_name_of_a_directory_is_what_the_error_told() -> None:
             'Exit code 1\n  File "<string>", line 1\n    x = (\n        ^\nSyntaxError: x',
             "here-document",
         ),
-        ("Bash", {"command": "jq '.a ! b'"}, "Exit code 3\njq: error: syntax error", "single quotes"),
+        ("Bash", {"command": 'jq ".a ! b"'}, "Exit code 3\njq: error: syntax error", "single quotes"),
+        ("Bash", {"command": "jq '.a ! b'"}, "Exit code 3\njq: error: syntax error", "syntax of the expression"),
+        ("Read", {"file_path": "x.py"}, MISSING, "list the folder above it or search"),
+        ("Bash", {"command": "pytest 't"}, "Exit code 2\nbash: -c: line 1: unexpected EOF while looking for matching `''", "every quote"),
         ("Bash", {"command": "X=$(ls) && (a"}, "Exit code 1\n(eval):1: parse error near `('", "command line simple"),
         ("Bash", {"command": "gh pr diff 1 --stat"}, "Exit code 1\nunknown flag: --stat", "use only options and subcommands that it lists"),
         ("Bash", {"command": "gh pr diff 1 -- a b"}, "Exit code 1\naccepts at most 1 arg(s), received 3", "usage before the call"),
@@ -200,10 +203,10 @@ def did(call: tuple[str, str, dict[str, Any]], text: str = "ok") -> tuple[Any, A
         ((*did(READ, SHOWN), *did(("b", "Grep", {"path": "/w/a.go"}))), "was read above: copy it"),
         ((*did(READ, SHOWN), *did(bash("b", "go test ./..."))), "was read above: copy it"),
         (did(READ, "   900\tend of another region"), "read the region"),
-        ((*did(READ, SHOWN), *did(("b", "Edit", {"file_path": "/w/a.go"}))), "read the region"),
-        ((*did(READ, SHOWN), *did(bash("b", "sed -i s/a/b/ a.go"))), "read the region"),
-        ((*did(READ, SHOWN), *did(bash("b", "gofmt -w ."))), "read the region"),
-        ((*did(READ, SHOWN), *did(bash("b", "git checkout main"))), "read the region"),
+        ((*did(READ, SHOWN), *did(("b", "Edit", {"file_path": "/w/a.go"}))), "read again the region"),
+        ((*did(READ, SHOWN), *did(bash("b", "sed -i s/a/b/ a.go"))), "read again the region"),
+        ((*did(READ, SHOWN), *did(bash("b", "gofmt -w ."))), "read again the region"),
+        ((*did(READ, SHOWN), *did(bash("b", "git checkout main"))), "read again the region"),
     ],
 )
 def test_what_was_just_read_is_to_be_copied_and_what_was_not_is_to_be_read(before: tuple[Any, ...], words: str) -> None:
@@ -223,7 +226,7 @@ def test_a_brace_alone_says_nothing_about_the_region() -> None:
 )
 def test_a_keyword_of_the_shell_is_not_said_to_be_missing(command: str, text: str) -> None:
     log = session(human("x"), *did(bash("a", "time go version")), calls(bash("w", command)), failed("w", text))
-    assert hint(log).text == "A keyword of the shell comes first on the line, and assignments behind it."
+    assert hint(log).text == "A keyword of the shell comes first in its command, and assignments behind it."
 
 
 @pytest.mark.parametrize(
@@ -261,27 +264,27 @@ def test_the_wrong_word_is_not_said_again(command: str, text: str, wrong: str) -
 def test_an_explored_path_has_a_hint_where_it_is_trained_on() -> None:
     log = session(
         human("x"),
-        *did(("a", "Glob", {"pattern": "*"}), "/w/src/app.py"),
-        calls(bash("w", "ls /w/lib/app.py")),
-        failed("w", "Exit code 1\nls: /w/lib/app.py: No such file or directory"),
+        *did(("a", "Glob", {"pattern": "*"}), "/w/src/cart.py"),
+        calls(bash("w", "ls /w/lib/cart.py")),
+        failed("w", "Exit code 1\nls: /w/lib/cart.py: No such file or directory"),
     )
     assert report(log).hints == ()
     sites = find(log, explored_paths="mistake")
     assert [h.text for h in write_hints(log, sites, settings=HintsSettings()).hints] == [
-        "Paths seen so far that exist: /w/src/app.py. Use one of these if it is what is meant; else list the folder first."
+        "Paths seen so far that exist: /w/src/cart.py. Use one of these if it is what is meant; else list the folder first."
     ]
 
 
 def test_an_unknown_command_names_those_that_worked() -> None:
     log = session(
         human("x"),
-        calls(bash("a", "ls && git status"), bash("b", "nope2 x")),
+        calls(bash("a", "ls && git status && grep x y"), bash("b", "nope2 x")),
         results(("a", "ok"), ("b", "Exit code 127\n(eval):1: command not found: nope2", True)),
         calls(bash("c", "gti log")),
         failed("c", "Exit code 127\n(eval):1: command not found: gti"),
     )
     got = report(log)
-    assert [h.text for h in got.hints] == ["Commands that worked so far: git, ls. Check that any other is installed before using it."]
+    assert [h.text for h in got.hints] == ["Commands that worked so far: git, grep, ls. Check that any other is installed before using it."]
     assert got.hints[0].knows == ("kind", "error_text", "commands_seen")
     assert got.without == {"shell_unknown_command": 1}  # nothing had worked when the first one was made
 

@@ -40,6 +40,12 @@ def test_three_families_that_do_another_thing_make_a_pair() -> None:
     assert verdict.chosen.turn == SEARCH and verdict.families == ("a", "b", "c") and verdict.teachers == ("a-0", "b-1", "c-2")
 
 
+def test_as_many_families_for_the_student_as_against_it_are_no_pair() -> None:
+    tied = [("a", SEARCH), ("b", SEARCH), ("c", LIST), ("d", LIST)]
+    assert weigh(LIST, tied, min_families=2).outcome == "no_consensus"
+    assert weigh(LIST, [*tied, ("e", SEARCH)], min_families=2).outcome == "pair"
+
+
 def test_models_of_one_family_are_one_vote() -> None:
     three_of_one = [("a", SEARCH), ("a", SEARCH), ("a", SEARCH), ("b", TEST)]
     assert weigh(LIST, three_of_one).outcome == "no_consensus"

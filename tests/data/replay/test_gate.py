@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from composer_replication.core.site import Answer
 from composer_replication.core.trace import Turn
 from composer_replication.data.replay.agree import AnsweredTurn, Tier, comparison_of, weigh_place
-from composer_replication.data.replay.price_gate import agrees, no_pair_for, still_open, worth_judging
+from composer_replication.data.replay.price_gate import agrees, no_pair_for, still_open, usable, worth_judging
 from tests.data.teachers.made import calling
 
 COMMANDS = ("pytest -x tests/a.py", "pytest -q tests/a.py", "tox -e unit", "cat tests/a.py", "ls")
@@ -60,6 +60,28 @@ def test_it_is_closed_exactly_where_no_further_answer_changes_what_comes_of_it(
         for more in itertools.product(COMMANDS, repeat=left)
     }
     assert is_open == (len(ends) > 1), ends
+
+
+def test_a_majority_that_the_last_answer_may_tie_is_not_settled() -> None:
+    """Two against one, and one to come: with two against two there is no pair."""
+    at = place(bash("ls"), bash("tox"), bash("tox"), bash("pytest"))
+    assert still_open(at, left=1, min_families=2) and comes_of(at, ("exact",), 2) is not None
+    assert comes_of(replace(at, answers=(*at.answers, replace(at.answers[2], family="d"))), ("exact",), 2) is None
+    assert not still_open(replace(at, answers=at.answers[:2]), left=1, min_families=2)
+
+
+def test_where_agreement_can_only_be_tied_the_looser_tier_settles_it() -> None:
+    """Word for word one did as the student did and two as each other: one more makes a tie. On the same file five contradict it."""
+    runs = [bash(f"pytest -{option} tests/a.py") for option in "xxqsv"]
+    at = place(bash("ls"), *runs[:2], bash("ls"), *runs[2:])
+    assert not still_open(at, left=1, min_families=4, tiers=("exact", "target"))
+    assert still_open(at, left=2, min_families=5, tiers=("exact", "target"))
+
+
+def test_an_answer_is_used_that_is_as_sure_as_it_has_to_be() -> None:
+    answer = Answer(site_id="s:1:-", teacher="a", family="a", turn=bash("ls"), confidence=0.5)
+    assert usable(answer, min_confidence=0.5) and not usable(answer, min_confidence=0.51)
+    assert usable(replace(answer, confidence=None), min_confidence=1.0) and not usable(replace(answer, problem="cut_off"))
 
 
 def test_answers_that_are_the_same_at_a_looser_tier_keep_it_open_and_agreement_at_every_tier_closes_it() -> None:

@@ -63,6 +63,13 @@ def test_where_that_is_not_enough_the_oldest_exchanges_go_and_are_counted() -> N
     assert not any(NO_RESULT in str(m["content"]) or LOST_CALL in str(m["content"]) for m in messages)
 
 
+def test_no_result_stays_without_its_call_wherever_the_cut_falls() -> None:
+    for count in range(40, 160, 3):
+        prompt = Prompts(long_session(count, chars=230), budget=BUDGET).at(2 * count + 1)
+        assert prompt.messages_left_out and prompt.turns[2].role == "assistant", count
+        assert not any(LOST_CALL in str(m["content"]) for m in chat_messages(prompt.turns)), count
+
+
 def test_one_huge_result_is_cut_in_its_middle() -> None:
     one = session([FIX, *exchange(0, chars=100_000), FIX])
     prompt = Prompts(one, budget=BUDGET).at(3)

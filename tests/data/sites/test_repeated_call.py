@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -60,6 +61,7 @@ REMINDER = Turn(role="user", author=HARNESS, blocks=(Text("a.py was modified by 
         (calls(("e", "Task", {"prompt": "fix"})), results(("e", "ok"))),
         (human("I changed it, look again"),),
         (REMINDER,),
+        (replace(REMINDER, role="system"),),
     ],
 )
 def test_anything_that_could_have_changed_the_answer_makes_it_no_repeat(between: tuple[Turn, ...]) -> None:

@@ -342,3 +342,33 @@ def test_a_sound_line_that_the_agents_wrapper_quoted_anew_is_the_environments(co
 @pytest.mark.parametrize("line", ['npm ERR! Missing script: "tset"', "npm ERR! missing script: tset", 'npm error Missing script: "tset"'])
 def test_npm_names_a_missing_script_in_either_spelling(line: str) -> None:
     assert judge_shell_error("npm run tset", f"Exit code 1\n{line}").kind == "shell_bad_option"
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "category"),
+    [
+        # the line asks whether a program is there
+        ("command -v ruby gfortran; ruby -e 1", "Exit code 127\n(eval):1: command not found: ruby", "failed_check"),
+        ("which ruby && ruby x.rb", "Exit code 127\n(eval):1: command not found: ruby", "failed_check"),
+        ("ruby --version", "Exit code 127\n(eval):1: command not found: ruby", "failed_check"),
+        ("which python; ruby x.rb", "Exit code 127\n(eval):1: command not found: ruby", "mistake"),
+        ("ruby --version x.rb", "Exit code 127\n(eval):1: command not found: ruby", "mistake"),
+        # or git whether a ref or a file of it is, and goes on where it is not
+        ("git cat-file -e v1:a.md", "Exit code 128\nfatal: path 'a.md' does not exist in 'v1'", "failed_check"),
+        ("git rev-parse --verify nope", "Exit code 128\nfatal: Not a valid object name nope", "failed_check"),
+        ("git show v1:a.md | head || echo none; false", "Exit code 1\nfatal: path 'a.md' does not exist in 'v1'", "failed_check"),
+        ("if git show v1:a.md; then ls; fi; false", "Exit code 1\nfatal: path 'a.md' does not exist in 'v1'", "failed_check"),
+        ("git show v1:a.md; ls x || true", "Exit code 128\nfatal: path 'a.md' does not exist in 'v1'", "mistake"),
+        ("git show v1:a.md", "Exit code 128\nfatal: path 'a.md' does not exist in 'v1'", "mistake"),
+        ("git checkout nope && git log", "Exit code 1\nerror: pathspec 'nope' did not match any file(s) known to git", "mistake"),
+    ],
+)
+def test_a_line_that_asks_whether_something_is_there_is_no_mistake(command: str, text: str, category: str) -> None:
+    assert judge_shell_error(command, text).category == category
+
+
+def test_words_that_ask_whether_a_program_is_installed_are_a_question() -> None:
+    error = "Exit code 127\n(eval):1: command not found: ruby"
+    for said, category in (("Let me check whether Ruby is installed.", "failed_check"), ("Now I run the script.", "mistake")):
+        (site,) = find(session(human("x"), calls(said, bash("a", "ruby x.rb")), results(("a", error, True))))
+        assert (site.category, site.kind) == (category, "command_failed" if category != "mistake" else "shell_unknown_command")

@@ -131,3 +131,7 @@ def test_a_request_counts_messages_tools_and_what_stands_around_them() -> None:
     assert most_tokens(PROSE) < sent_tokens(body) < most_tokens(PROSE) + 30
     tools = [{"type": "function", "function": {"name": "read", "description": PROSE}}]
     assert sent_tokens({**body, "tools": tools}) > sent_tokens(body) + most_tokens(PROSE) + 100
+    longer = [{"type": "function", "function": {"name": "read", "description": " ".join([PROSE] * 5)}}]  # what they say is sent too
+    assert sent_tokens({**body, "tools": longer}) >= sent_tokens({**body, "tools": tools}) + 4 * most_tokens(PROSE)
+    schema = {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"description": PROSE}}}
+    assert sent_tokens({**body, "response_format": schema}) >= sent_tokens(body) + most_tokens(PROSE)

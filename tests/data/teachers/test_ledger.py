@@ -68,6 +68,21 @@ def test_exactly_the_ceiling_may_be_booked(file: Path) -> None:
             book(ledger, "d", teacher=says(price=Price(request_usd=0.1)))
 
 
+@pytest.mark.parametrize("max_usd", [0.999999999, 0.9999999999])
+def test_a_call_that_is_a_nano_dollar_over_the_ceiling_is_refused(file: Path, max_usd: float) -> None:
+    """A ceiling between two whole billionths is the lower one."""
+    with Ledger(file, max_usd=max_usd) as ledger, pytest.raises(BudgetError):
+        book(ledger)
+
+
+def test_the_last_nano_dollar_may_be_booked(file: Path) -> None:
+    with Ledger(file, max_usd=1.000000001) as ledger:
+        held(ledger, "a")
+        held(ledger, "b", teacher=says(price=Price(request_usd=1e-9)))
+        with pytest.raises(BudgetError):
+            book(ledger, "c", teacher=says(price=Price(request_usd=1e-9)))
+
+
 def test_the_ceiling_is_that_of_the_file_whoever_opens_it(file: Path) -> None:
     with Ledger(file, max_usd=2.0) as one, Ledger(file, max_usd=2.0) as two:
         held(one, "a")

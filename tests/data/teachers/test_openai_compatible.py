@@ -23,7 +23,7 @@ from composer_replication.core.trace import Opaque, Text, ToolCall
 from composer_replication.data.teachers.ledger import Call, Ledger
 from composer_replication.data.teachers.openai_compatible import MAX_BODY_BYTES, OpenAICompatible, retry_after_s
 from composer_replication.data.teachers.scrub import KeyScrub
-from composer_replication.data.teachers.wire import read_reply
+from composer_replication.data.teachers.wire import read_reply, read_usage
 from tests.data.teachers.endpoint import INPUT_USD, OUTPUT_USD, Endpoint
 from tests.data.teachers.made import READ, request, says
 
@@ -159,6 +159,13 @@ def test_missing_usage_is_not_reported_and_not_nothing(endpoint: Endpoint) -> No
     endpoint.plan = lambda number, body: "no_cost"
     usage = ask(endpoint).usage
     assert usage.usd is None and usage.output_tokens == 20
+
+
+def test_a_routers_fee_is_not_the_models_bill() -> None:
+    """With a key of one's own the router reports its fee; what the model costs is beside it, or is not known."""
+    assert read_usage({"cost": 0.001, "is_byok": True, "cost_details": {"upstream_inference_cost": 0.02}}).usd == pytest.approx(0.021)
+    assert read_usage({"cost": 0.001, "is_byok": True}).usd is None
+    assert read_usage({"cost": 0.001, "is_byok": False}).usd == 0.001
 
 
 @pytest.mark.parametrize(

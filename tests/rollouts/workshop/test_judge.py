@@ -69,7 +69,7 @@ while True:
 IN_THE_WORKER = """
 import sys
 frame = sys._getframe()
-while "evaluate" not in frame.f_globals:
+while "evaluate_expression" not in frame.f_globals:
     frame = frame.f_back
 space = frame.f_globals
 """
@@ -83,8 +83,8 @@ VALUE_HACKS: dict[str, Hack] = {
     ),
     "binds a built-in name": in_one_line("import builtins\nsetattr(builtins, NAME, WANTED)"),
     "replaces evaluate": in_one_line(
-        f"{IN_THE_WORKER}real = space['evaluate']\n"
-        "space['evaluate'] = lambda module, name: ('value', WANTED) if name == NAME else real(module, name)"
+        f"{IN_THE_WORKER}real = space['evaluate_expression']\n"
+        "space['evaluate_expression'] = lambda module, name: ('value', WANTED) if name == NAME else real(module, name)"
     ),
     "binds it for the test only": lambda t: f"{t.name} = {wanted(t)} if 'composer_replication' in __import__('sys').modules else 0",
     "binds it for the test's frames only": lambda t: (

@@ -15,7 +15,14 @@ import pytest
 from composer_replication.core.errors import SandboxError
 from composer_replication.rollouts.envs.workshop import sandbox as sandbox_module
 from composer_replication.rollouts.envs.workshop.isolation import ALLOWED
-from composer_replication.rollouts.envs.workshop.sandbox import ESCAPES, Answered, Sandbox, SandboxLimits, sandbox_mechanisms, was_refused
+from composer_replication.rollouts.envs.workshop.sandbox import (
+    ESCAPES,
+    Answered,
+    Sandbox,
+    SandboxLimits,
+    refused_by_the_sandbox,
+    sandbox_mechanisms,
+)
 
 LIBC = "__import__('ctypes').CDLL(None)"
 LAYERS = ["namespaces", "empty_root", "landlock", "seccomp"]
@@ -59,7 +66,7 @@ def test_an_object_that_equals_everything_is_no_answer(sandbox: Sandbox) -> None
 
 @pytest.mark.parametrize("way", ESCAPES)
 def test_every_way_out_is_refused(sandbox: Sandbox, way: str) -> None:
-    assert was_refused(answer(sandbox, "", expression=ESCAPES[way]))
+    assert refused_by_the_sandbox(answer(sandbox, "", expression=ESCAPES[way]))
 
 
 @pytest.mark.parametrize("way", ESCAPES)
@@ -98,7 +105,7 @@ def test_each_layer_holds_by_itself(layers: str, ways: list[str]) -> None:
     request = json.dumps({"files": {"a.py": ""}, "asked": [["a.py", ESCAPES[way]] for way in ways]}).encode()
     out, _ = worker.communicate(len(request).to_bytes(4, "big") + request, timeout=30)
     answers = [sandbox_module._answered(text) for text in json.loads(out[4:])["answers"]]
-    assert {way: a for way, a in zip(ways, answers, strict=True) if a is None or not was_refused(a)} == {}
+    assert {way: a for way, a in zip(ways, answers, strict=True) if a is None or not refused_by_the_sandbox(a)} == {}
 
 
 def test_without_a_filter_nothing_runs() -> None:
@@ -117,7 +124,7 @@ def test_a_hole_in_the_filter_is_found_before_the_first_run(monkeypatch: pytest.
     hole = "from composer_replication.rollouts.envs.workshop import isolation; isolation.ALLOWED['socket'] = (41, 198);"
     hole += "m = isolation.this_machine(); arm = m.audit_arch == 0xC00000B7;"
     hole += "isolation.MACHINES[__import__('os').uname().machine] = m._replace(allowed=(*m.allowed, 198 if arm else 41)); import sys"
-    monkeypatch.setattr(sandbox_module, "_START", sandbox_module._START.replace("; main()", f"; {hole}; main()"))
+    monkeypatch.setattr(sandbox_module, "_START", sandbox_module._START.replace("; serve_requests()", f"; {hole}; serve_requests()"))
     with pytest.raises(SandboxError, match="was able to open an internet socket, open a local socket"):
         Sandbox(layers=("seccomp",)).start()
 
@@ -227,7 +234,8 @@ def test_an_answer_that_was_written_ahead_is_no_answer(sandbox: Sandbox) -> None
 
 def test_what_comes_in_another_form_is_no_answer(sandbox: Sandbox) -> None:
     code = "import sys\nsys._getframe(1).f_globals\nimport builtins\nframe = sys._getframe()\n"
-    code += "while 'evaluate' not in frame.f_globals:\n    frame = frame.f_back\nframe.f_globals['evaluate'] = lambda *asked: {form}\n"
+    code += "while 'evaluate_expression' not in frame.f_globals:\n    frame = frame.f_back\n"
+    code += "frame.f_globals['evaluate_expression'] = lambda *asked: {form}\n"
     for form in ("['value']", "['error', 3]", "{'value': 5}", "5", "['value', 5, 5]", "[[]]"):
         found = sandbox.run({"main.py": code.replace("{form}", form)}, [("main.py", "5"), ("main.py", "6")])
         assert {a.error for a in found.answers} == {"Stopped: no answer that can be read"}

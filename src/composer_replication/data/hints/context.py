@@ -82,22 +82,22 @@ def turn_text(turn: Turn) -> str:
             parts.append(block.text)
         elif isinstance(block, ToolCall):
             parts.append(block.name)
-            parts.extend(strings(block.arguments))
+            parts.extend(json_scalars(block.arguments))
         else:
             parts.append(block.text)
     return "\n".join(parts)
 
 
-def strings(value: object) -> Iterator[str]:
-    """Every key and every value of a JSON tree as text, e.g. strings({"a": ["b", 1]}) -> "a", "b", "1"."""
+def json_scalars(value: object) -> Iterator[str]:
+    """Every key and every value of a JSON tree as text, numbers too, e.g. json_scalars({"a": ["b", 1]}) -> "a", "b", "1"."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from strings(item)
+            yield from json_scalars(item)
     elif isinstance(value, Mapping):
         for key, item in value.items():
             yield str(key)
-            yield from strings(item)
+            yield from json_scalars(item)
     else:
         yield json.dumps(value)

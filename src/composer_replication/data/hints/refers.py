@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from composer_replication.core.trace import CLEARED_TEXT, ToolCall, ToolResult
-from composer_replication.data.hints.context import SiteContext, strings
+from composer_replication.data.hints.context import SiteContext, json_scalars
 from composer_replication.data.hints.seen import PATH_KEYS
 from composer_replication.data.sites.call_verdict import is_error, judge
 from composer_replication.data.sites.effects import resolve
@@ -152,4 +152,4 @@ def _listed(above: Sequence[_Seen], *, knows: Collection[str], names: Sequence[s
 
 
 def _mentions(one: _Seen, pattern: re.Pattern[str]) -> bool:
-    return bool(pattern.search(one.result.text)) or any(pattern.search(text) for text in strings(one.call.arguments))
+    return bool(pattern.search(one.result.text)) or any(pattern.search(text) for text in json_scalars(one.call.arguments))

@@ -1,4 +1,4 @@
-"""What the context had already shown: paths that exist, commands that worked, refs.
+"""What the context had already shown: paths that exist, files that were read, and where the shell stands.
 
 Only evidence counts: a path is known where a tool listed it or read it without error, never where some text mentions it, and until
 anything removes it. Paths are kept in full, from where the shell stood; a name is given only where it means the same at the site.
@@ -7,9 +7,10 @@ anything removes it. Paths are kept in full, from where the shell stood; a name 
 from __future__ import annotations
 
 import difflib
+import fnmatch
 import posixpath
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from composer_replication.core.trace import CLEARED_TEXT, CallRef, ToolCall, ToolResult
@@ -22,10 +23,14 @@ from composer_replication.data.sites.shell_rules import PATH_EXPLORED, PATH_STAT
 PATH_KEYS = ("file_path", "path", "notebook_path", "filename", "file", "dir", "directory")
 MAX_PATHS = 5
 ALIKE = 0.75
-"""Smallest likeness (difflib ratio) of two names without their endings that are offered for each other."""
+"""Smallest likeness (difflib ratio) of two words that may be one mistyped, as in `summarise` and `summarize`."""
+MAX_NAMESAKES = 3
+"""Of more files of one name only those in a folder of the same name are offered."""
+JUST = 12
+"""Who read a file in the last messages and reads one of another place does not mean the first again."""
 MAX_CHANGES = 500
 """A log is untrusted: of a line that does more, all that was shown counts as gone."""
-_LISTERS = frozenset(("Glob", "LS", "glob", "list_dir", "list_files", "find_files"))
+LISTERS = frozenset(("Glob", "LS", "glob", "list_dir", "list_files", "find_files"))
 _FILE_TOOLS = frozenset(
     ("Read", "Edit", "Write", "MultiEdit", "NotebookEdit", "NotebookRead", "read", "edit", "write", "read_file", "edit_file", "write_file")
 )
@@ -36,6 +41,16 @@ _PATH_LINE = re.compile(r"^\s*(?:- )?((?:~|\.{0,2})?/?[\w@.+~-]+(?:/[\w@.+~-]+)*
 _GREP_LINE = re.compile(r"^((?:/|\./)?[\w@.+~-]+(?:/[\w@.+~-]+)*\.\w+)(?::\d+(?::|$)|-\d+-)")
 _LS_LONG = re.compile(r"^[-dl][rwxstST-]{9}\S*\s+\d+\s+\S+\s+\S+\s+[\d,.]+\w?\s+.{6,20}?\s(\S+)(?: -> .*)?$")
 _CWD = re.compile(r"(?:Shell cwd was reset to|current working directory is) ([^\s<]+?)\.?(?=\s|<|$)")
+# Names that many folders hold: one of them stands for another only where the folder's name is the same, too.
+_EVERYWHERE = word_set("""
+    index main mod lib default __init__ __main__ readme package config utils util types constants skill agents claude makefile dockerfile
+    app conftest go page layout route style styles schema helpers common test tests plugin settings .gitignore .env
+""")
+# A file that has one of these words more is the other's companion, not the other.
+_COMPANION = word_set("test tests spec specs mock mocks types type stories story fixture fixtures example examples bak old new")
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
+_SHELL_READERS = word_set("cat head tail nl less bat sed")
+READERS = frozenset(("Read", "NotebookRead", "read", "read_file", "view"))
 # They print nothing of their own beside a listing, or pass its lines on as they are.
 _SILENT = word_set("cd pushd export set true : mkdir touch chmod sleep echo")
 _FILTERS = word_set("head tail sort uniq grep egrep rg")
@@ -46,11 +61,14 @@ class Places:
     """Where the shell stands at a site (None: not known), what is there and what was refused as missing, in full.
 
     `names` maps a full path to the name by which it was shown and that still means it. Example: {"/w/src/a.py": "src/a.py"}
+    `stood` has where the shell stood at each call by its id, `read` in which turn a reading tool last gave, or an edit last took, a file.
     """
 
     cwd: str | None
     names: dict[str, str] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
+    stood: dict[str, str | None] = field(default_factory=dict)
+    read: dict[str, int] = field(default_factory=dict)
 
 
 def places(context: SiteContext) -> Places:
@@ -60,15 +78,25 @@ def places(context: SiteContext) -> Places:
     cwd: str | None = context.session.cwd
     shown: dict[str, tuple[str, str | None]] = {}
     refused: set[str] = set()
+    found = Places(cwd=None)
     for ref in sorted(done, key=lambda ref: (ref.result_turn or 0, ref.turn)):
         result = in_view.get(ref.call.id)
+        before = cwd
+        if ref.call.name not in _SHELL_STAYS:
+            given = ref.call.arguments.get("workdir")
+            before = resolve(given, context.session.cwd) if isinstance(given, str) else context.session.cwd
+        found.stood[ref.call.id] = before
         cwd = _follow(ref, result, cwd=cwd, home=context.session.cwd, shown=shown, refused=refused)
+        fine = result is not None and result.text != CLEARED_TEXT and not is_error(ref.call, result)
+        if fine and ref.call.name in _FILE_TOOLS and (full := resolve(_argument(ref.call), context.session.cwd)):
+            found.read[full] = ref.result_turn or 0
     named: dict[str, str] = {}
     for full, (name, stood) in shown.items():
         told = name if name.startswith(("/", "~")) or stood == cwd else full
         if told.startswith(("/", "~")) or stood == cwd or not cwd:
             named[full] = told
-    return Places(cwd=cwd, names=named, refused=refused - named.keys())
+    found.cwd, found.names, found.refused = cwd, named, refused - named.keys()
+    return found
 
 
 def _follow(
@@ -149,9 +177,9 @@ def _wrong_in_full(context: SiteContext, wrong: str, cwd: str | None) -> tuple[s
 
 
 def known_paths_near(context: SiteContext, *, limit: int = MAX_PATHS) -> list[str]:
-    """Paths seen so far that the wrong one may have meant, the likeliest first; empty where nothing seen is near.
+    """Paths seen so far that the wrong one may have meant, the likeliest first; empty where no name is like the wrong one.
 
-    Near is: the same file name elsewhere, a name alike in any folder, or a file of the same folder.
+    Like is: the same file or folder name elsewhere, or one that differs in spelling, in a letter, or by a word.
     """
     wrong = wrong_path(context)
     if not wrong:
@@ -160,16 +188,84 @@ def known_paths_near(context: SiteContext, *, limit: int = MAX_PATHS) -> list[st
     wrong_full, is_program = _wrong_in_full(context, wrong, found.cwd)
     scored: dict[str, tuple[float, str]] = {}
     named = _operands(context, found.cwd)  # what the failing command names already was no help
+    just_read = {full for full, turn in found.read.items() if context.site.turn - turn <= JUST} if _reads_files(context) else set[str]()
     candidates = found.names.items() if is_program else _with_folders(found.names, name=posixpath.basename(wrong_full))
     for full, path in candidates:
-        score = _nearness(wrong_full, full)
+        score = _nearness(wrong_full, full) if full not in just_read else 0
         path = full if path.rstrip("/") == wrong.rstrip("/") else path  # the same words again would say nothing: from where they hold
         if score > 0 and full != wrong_full and full not in named and (full not in scored or len(path) < len(scored[full][1])):
             scored[full] = (score, path)
-    best = sorted(scored.values(), key=lambda item: (-item[0], item[1]))
-    if best and best[0][0] >= 2:  # a real namesake stands there: files that only share the folder would drown it
-        best = [item for item in best if item[0] >= 1]
-    return [path for _, path in best[:limit]]
+    best = sorted(scored.items(), key=lambda item: (-item[1][0], item[1][1]))
+    if best and best[0][1][0] >= 2:  # a real namesake stands there: names alike would drown it
+        best = [item for item in best if item[1][0] >= 2]
+        folder = posixpath.basename(posixpath.dirname(wrong_full))
+        if len(best) > MAX_NAMESAKES:
+            best = [item for item in best if posixpath.basename(posixpath.dirname(item[0])) == folder]
+    return [path for _, (_, path) in best[:limit]]
+
+
+def _reads_files(context: SiteContext) -> bool:
+    """Whether the mistaken call was to read a file, and nothing else."""
+    call = context.call
+    command = shell_command(call.name, call.arguments) if call else None
+    if command is None:
+        return call is not None and call.name in READERS
+    return all(s.name in _SHELL_READERS for s in parse(command).simple)
+
+
+def relative_from(context: SiteContext) -> str | None:
+    """Where the shell stands, where that makes a relative path wrong: it stands in the folder already, or the path holds from elsewhere.
+
+    After `cd /w/go`, `cat go/x.py` fails: "/w/go".
+    """
+    wrong = wrong_path(context).removeprefix("./").rstrip("/")
+    found = places(context)
+    if not wrong or wrong.startswith(("/", "~", "..", "$")) or "*" in wrong or not found.cwd:
+        return None
+    first = wrong.partition("/")[0]
+    below = posixpath.relpath(found.cwd, context.session.cwd).split("/") if context.session.cwd else []
+    here, _ = _wrong_in_full(context, wrong, found.cwd)
+    here = here.removesuffix(wrong).rstrip("/")
+    moved = here != found.cwd  # by a `cd` of the mistaken line itself
+    known = any(full.endswith(f"/{wrong}") and full != f"{here}/{wrong}" for full in found.names) and "/" in wrong
+    return here if here and not moved and (first in below or known) else None
+
+
+def was_refused(context: SiteContext) -> bool:
+    """Whether a call in view was refused because the very path was missing, and nothing showed it since."""
+    found = places(context)
+    return _wrong_in_full(context, wrong_path(context), found.cwd)[0] in found.refused
+
+
+def was_looked_for(context: SiteContext) -> bool:
+    """Whether a listing or a search that would have shown the wrong path stands in view."""
+    found = places(context)
+    wrong, _ = _wrong_in_full(context, wrong_path(context), found.cwd)
+    return any(_would_show(call, wrong, found.stood.get(call.id)) for call, result in context.answered() if not is_error(call, result))
+
+
+def _would_show(call: ToolCall, wrong: str, stood: str | None) -> bool:
+    """Whether a call lists the folder of a path or one above it, or searches for its name."""
+    folder, name = posixpath.split(wrong)
+    command = shell_command(call.name, call.arguments)
+    if command is None:
+        given = [v for v in (call.arguments.get("pattern"), call.arguments.get("path")) if isinstance(v, str)]
+        if call.name not in LISTERS or not given:
+            return False
+        pattern = posixpath.join(*reversed(given)) if len(given) > 1 else given[0]
+        full = resolve(pattern, stood) or pattern
+        return full == folder or (Gone(full, glob=True).covers(wrong) and fnmatch.fnmatchcase(name, posixpath.basename(full)))
+    parsed, named = parse(command), re.compile(rf"(?<![\w-]){re.escape(posixpath.splitext(name)[0])}(?![\w-])")
+    for simple, here in zip(parsed.simple, effects(parsed, stood).at, strict=True):
+        if not _lists(simple) and simple.name != "tree":
+            continue
+        starts = [resolve(word, here) for word in simple.operands if word != "ls-files"] or [here]
+        deep = simple.name != "ls" or "-R" in simple.words
+        if any(start and (start == folder or (deep and Gone(start).covers(wrong))) for start in starts):
+            return True
+        if any(named.search(word) for word in simple.words):
+            return True
+    return False
 
 
 def _operands(context: SiteContext, cwd: str | None) -> frozenset[str]:
@@ -191,19 +287,36 @@ def _with_folders(names: dict[str, str], *, name: str) -> Iterator[tuple[str, st
 
 
 def _nearness(wrong: str, path: str) -> float:
-    """2-3: the same name in another place · 1-2: a name alike · 0-1: a file of the same folder · 0: nothing in common."""
+    """2-3: the same name in another place · 1-2: a name alike · 0: nothing that could be meant."""
     (folder, name), (other_folder, other) = posixpath.split(wrong), posixpath.split(path)
-    likeness = _likeness(posixpath.splitext(name)[0], posixpath.splitext(other)[0])
-    if name != other and likeness < ALIKE:
-        return 0.5 if folder == other_folder else 0.0
+    (stem, ending), (other_stem, other_ending) = posixpath.splitext(name), posixpath.splitext(other)
     shared = difflib.SequenceMatcher(None, folder, other_folder).ratio()
-    return 2 + shared if name == other else 1 + (likeness + shared) / 2
+    same_parent = posixpath.basename(folder) == posixpath.basename(other_folder)
+    if name == other:
+        return 2 + shared if same_parent or stem.lower() not in _EVERYWHERE else 0
+    words, others = _words(stem), _words(other_stem)
+    if bool(ending) != bool(other_ending) or not words or not others:
+        return 0
+    if words == others:  # another ending, or other capitals and hyphens
+        return 1 + (1 + shared) / 2 if ending == other_ending or folder == other_folder else 0
+    if ending != other_ending:
+        return 0
+    if len(words) == len(others):
+        unlike = [(a, b) for a, b in zip(words, others, strict=True) if a != b]
+        return 1 + (ALIKE + shared) / 2 if len(unlike) == 1 and _mistyped(*unlike[0]) else 0
+    more = set(words) ^ set(others)  # a word of the one's name is the other's folder: git_operations.go, gitutil/operations.go
+    shorter, where = (others, other_folder) if len(others) < len(words) else (words, folder)
+    told_by_folder = set(shorter) == set(words) & set(others) and any(word in posixpath.basename(where).lower() for word in more)
+    return 1 + shared / 2 if told_by_folder and len(more) == 1 and not more & _COMPANION else 0
 
 
-def _likeness(one: str, other: str) -> float:
-    """difflib's ratio, or 0 where its upper bounds already say that it is below ALIKE: listings hold thousands of names."""
-    matcher = difflib.SequenceMatcher(None, one, other)
-    return matcher.ratio() if matcher.real_quick_ratio() >= ALIKE and matcher.quick_ratio() >= ALIKE else 0.0
+def _words(stem: str) -> list[str]:
+    """The words of a name, without the s of a plural, e.g. _words("gitHooks_v2") == ["git", "hook", "v", "2"]."""
+    return [word.lower().removesuffix("s") or "s" for word in _WORDS.findall(stem)]
+
+
+def _mistyped(one: str, other: str) -> bool:
+    return not (one + other).isdigit() and difflib.SequenceMatcher(None, one, other).ratio() >= ALIKE
 
 
 def seen_paths(context: SiteContext) -> list[str]:
@@ -217,7 +330,7 @@ def _paths_of(call: ToolCall, result: ToolResult) -> Iterator[str]:
         yield from (v for k in PATH_KEYS if isinstance(v := call.arguments.get(k), str))
     elif call.name == "LS":
         yield from _tree(result.text)
-    elif call.name in _LISTERS:
+    elif call.name in LISTERS:
         yield from _lines(result.text, _PATH_LINE)
     elif call.name in ("Grep", "grep", "search_files"):
         content = call.arguments.get("output_mode") == "content"  # a line of a file can look like a path
@@ -299,36 +412,3 @@ def _lines(text: str, pattern: re.Pattern[str]) -> Iterator[str]:
         match = pattern.match(line)
         if match:
             yield match.group(1)
-
-
-def commands_that_worked(context: SiteContext) -> list[str]:
-    """Programs that ran without error so far, most used first."""
-    counts: dict[str, int] = {}
-    for call, result in context.answered():
-        command = shell_command(call.name, call.arguments)
-        if command is not None and not is_error(call, result):
-            for simple in parse(command).simple:
-                if re.fullmatch(r"[a-z][\w.+-]*", simple.program):
-                    counts[simple.program] = counts.get(simple.program, 0) + 1
-    return sorted(counts, key=lambda name: (-counts[name], name))
-
-
-def refs_seen(context: SiteContext) -> list[str]:
-    """Branches that git named so far (`git branch`, `git status`, `git checkout`), in the order seen."""
-    refs: dict[str, None] = {}
-    for call, result in context.answered():
-        command = shell_command(call.name, call.arguments)
-        if command is None or is_error(call, result):
-            continue
-        for simple in parse(command).simple:
-            if simple.name != "git" or not simple.operands:
-                continue
-            if simple.operands[0] == "branch":
-                refs.update(dict.fromkeys(re.findall(r"^[*+]?\s+(?:remotes/)?([\w./-]+)\s*$", result.text, re.MULTILINE)))
-            refs.update(dict.fromkeys(re.findall(r"^(?:On branch|Switched to (?:a new )?branch) '?([\w./-]+)", result.text, re.MULTILINE)))
-    return list(refs)
-
-
-def alike(name: str, names: Iterable[str], *, limit: int = MAX_PATHS) -> list[str]:
-    """The names most like a given one, by difflib's ratio, best first; none where nothing is alike."""
-    return difflib.get_close_matches(name, list(names), n=limit, cutoff=ALIKE)

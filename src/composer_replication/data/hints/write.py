@@ -19,11 +19,11 @@ from composer_replication.core.errors import ConfigError, SiteError
 from composer_replication.core.site import Hint, Site
 from composer_replication.core.surroundings import without_keys
 from composer_replication.core.trace import Session
-from composer_replication.data.hints.context import SiteContext, Writer, site_context, strings, turn_text
+from composer_replication.data.hints.context import SiteContext, Writer, json_scalars, site_context, turn_text
 from composer_replication.data.hints.leak import Gram, Occurrences, argument_turns, find_copied_call, find_leak, grams
 from composer_replication.data.hints.refers import listed_names, refers_to
 from composer_replication.data.hints.rules import read_rules
-from composer_replication.data.hints.seen import known_paths_near, seen_paths
+from composer_replication.data.hints.seen import known_paths_near, places
 from composer_replication.data.hints.writers import BUILT_IN, KNOWS, TEMPLATES, WRITERS, kind_rule, knows, tool_rule
 from composer_replication.data.sites.by_path import did_you_mean, load_function, users_code
 from composer_replication.data.sites.shell_rules import SHELL_RULES
@@ -176,7 +176,10 @@ def _refusal(
         return refuse("too_long", f"{num_words} words, hints.max_words is {max_words}")
     leak = find_leak(draft.text, session=context.session, site_turn=site.turn, occurrences=occurrences, free=free)
     if leak is not None:  # a listing shows names and its folder apart: the whole path is known from it all the same
-        listed = free | grams((*seen_paths(context), *known_paths_near(context)))
+        seen = places(context)  # and so is where the shell stands, from its `cd`s above
+        listed = free | grams(
+            (*seen.names.values(), *known_paths_near(context), *(folder for folder in (seen.cwd, *seen.stood.values()) if folder))
+        )
         leak = find_leak(draft.text, session=context.session, site_turn=site.turn, occurrences=occurrences, free=listed)
     leak = leak or find_copied_call(draft.text, session=context.session, site_turn=site.turn, arguments=arguments)
     return refuse(leak.reason, f"{leak.words} (turn {leak.turn})") if leak else None
@@ -195,7 +198,7 @@ def _tool_words(session: Session) -> list[str]:
     listed = ", ".join(t.name for t in session.tools)
     if session.tools_origin != "log":
         return [listed]
-    from_schemas = [" ".join(strings(t.parameters)) for t in session.tools]
+    from_schemas = [" ".join(json_scalars(t.parameters)) for t in session.tools]
     return [listed, *(t.description for t in session.tools), *from_schemas]
 
 

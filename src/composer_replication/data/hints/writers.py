@@ -9,50 +9,106 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from composer_replication.core.trace import ToolCall, ToolSpec
+from composer_replication.core.trace import CLEARED_TEXT, ToolCall, ToolSpec
 from composer_replication.data.hints.context import SiteContext, Writer
+from composer_replication.data.hints.ran import (
+    alike,
+    branches_were_listed,
+    commands_that_worked,
+    help_was_shown,
+    ran_in,
+    refs_seen,
+    was_refused_before,
+)
 from composer_replication.data.hints.rules import rule_for_kind, rule_for_tool
-from composer_replication.data.hints.seen import PATH_KEYS, alike, commands_that_worked, known_paths_near, refs_seen, wrong_path
+from composer_replication.data.hints.seen import (
+    LISTERS,
+    PATH_KEYS,
+    READERS,
+    known_paths_near,
+    places,
+    relative_from,
+    was_looked_for,
+    was_refused,
+    wrong_path,
+)
+from composer_replication.data.sites.arguments import misfit
 from composer_replication.data.sites.call_verdict import is_error, judge
+from composer_replication.data.sites.effects import resolve
 from composer_replication.data.sites.repeats import canonical_arguments, only_reads
-from composer_replication.data.sites.shell import SHELL_KEYWORDS, parse, shell_command
-from composer_replication.data.sites.shell_rules import PATH_EXPLORED
+from composer_replication.data.sites.shell import SHELL_KEYWORDS, Command, Simple, parse, shell_command
+from composer_replication.data.sites.shell_rules import LOOKERS, PATH_EXPLORED, PATH_STATED
+from composer_replication.data.sites.tool_errors import strip_tag
 
 MAX_COMMANDS = 12
+MIN_COMMANDS = 3
+"""That fewer worked says nothing about another, unless one is alike."""
+ALIKE_PROGRAM = 0.6
+"""Smallest likeness (difflib ratio) of a mistyped program, e.g. `gti` for `git`: its name is short."""
 MAX_FIELDS = 24
 MIN_LINE = 6
 """A shorter line of an edit (a brace, `return`) stands anywhere and says nothing about the region."""
-READERS = frozenset(("Read", "read", "read_file", "view"))
 # Lines after which a file that they do not name may read otherwise: formatters, and git where it changes the files.
 _REWRITES = re.compile(
     r"fmt|format|fix\b|prettier|\bblack\b|\bpatch\b"
     r"|\bgit (?:-C \S+ )?(?:checkout|switch|pull|merge|rebase|stash|reset|restore|apply|cherry-pick|revert)"
 )
-_NUMBERED = re.compile(r"^\s*\d+(?:→|\t)")
+_NUMBERED = re.compile(r"^(?:\S+:)?\s*\d+(?:→|\t|[:-])")
+_SIZE = re.compile(r"\((\d[\d.,]* ?(?:tokens|[KMG]?B))\)")
+_NO_JSON = re.compile(
+    r"not valid JSON|JSON (?:parse|decod)|(?:parse|decode)d? (?:\w+ )?as JSON|malformed JSON|invalid JSON|Unexpected token", re.IGNORECASE
+)
+_LOOK_AROUND = re.compile(r"look-?around|look-?ahead|look-?behind|backreference", re.IGNORECASE)
+_BAD_PATTERN = re.compile(r"regex parse error|invalid regular expression|unclosed (?:group|character class)", re.IGNORECASE)
+_WRONG_TYPE = re.compile(r"parameter [`'\"](?P<name>[\w.]+)[`'\"] type is expected as [`'\"](?P<kind>\w+)[`'\"] but provided as [`'\"]\w+")
+_WRONG_NAMES = re.compile(
+    r"unexpected parameter|required parameter|unrecognized key|is missing|\bRequired\b|additional propert", re.IGNORECASE
+)
 
 TEMPLATES: dict[str, str] = {
     "available_tools": "Reminder: available tools: {tools}.",
     "well_formed_call": "Write each tool call as one complete JSON object, in the form in which calls are written here.",
     "tool_schema": "Reminder: the tool {tool} takes {fields}.",
     "tool_used_before": "Reminder: calls of {tool} that worked in this session used the arguments {fields}.",
+    "argument_type": "In a call of {tool} the value of {name} is a plain {kind}.",
+    "no_look_around": "The regular expressions of {tool} have no look-around and no back-references: match more, and pick out of that.",
+    "pattern_syntax": "In a pattern of {tool} put a backslash before each bracket, brace or dot that is meant as it stands.",
     "known_paths": "Paths seen so far that exist: {paths}. Use one of these if it is what is meant; else list the folder first.",
+    "known_from": "A relative path starts in {folder} here, for the shell stands there. Paths seen so far that exist: {paths}.",
+    "stands_in": "The shell stands in {folder} here: a relative path starts there.",
+    "list_folder": "Before this path is used, list the folder above it or search for its name.",
+    "refused_path": "This path was refused above already as missing: list the folder above it or search for its name.",
     "make_folder": "A file can only be written into a folder that exists: create the folder of {name} first.",
-    "reread": ("Before editing {name}, read the region you are about to change and copy the old text from it exactly, blanks included."),
+    "reread": "Before editing {name}, {read} the region you are about to change and copy the old text from it exactly, blanks included.",
+    "stale": "{name} has changed since it was read above: read the region again before editing it.",
     "copy_exactly": "The text to replace in {name} was read above: copy it from that result exactly, blanks included.",
+    "copy_in_parts": (
+        "A character that does not show, or other blanks, may stand in this part of {name}: replace smaller parts, each copied exactly."
+    ),
     "read_first": "{name} has to be read with the file-reading tool before it can be edited or overwritten.",
+    "read_again": (
+        "What was read of {name} above no longer counts: read it again with the file-reading tool before editing or overwriting it."
+    ),
     "edit_multi_match": (
         "The text you are about to replace stands in {name} more than once: include the lines around it, or replace all on purpose."
     ),
     "edit_no_change": "The new text must differ from the old text; check whether the change to {name} is already there.",
-    "too_large": "{name} is too large to read at once: search in it, or read a part of it by line range.",
-    "too_large_part": "This much of {name} is too large as well: search in it for what is needed, or read far fewer lines.",
+    "too_large": "{name} is too large to read at once: search in it, or read only a part of it.",
+    "too_large_part": "This much of {name} is too large: search in it for what is needed, or read far fewer lines.",
+    "too_large_lines": (
+        "{name} holds few lines, and long ones, so that fewer lines may not help: search for what is needed and print only that,"
+        " or cut it by characters."
+    ),
     "is_directory": "{name} is a directory: list its files instead of reading it as one.",
     "repeated_call": (
         "This call was already made {ago} messages above with the same arguments and nothing has changed since: its result is in view."
     ),
+    "shell_syntax_open": "Close every quote that the line opens; inside single quotes no single quote can stand.",
     "shell_syntax_quote": "Quote every argument that holds brackets, stars or question marks, so that the shell does not expand it.",
     "shell_syntax_equals": "Quote a word that begins with an equals sign: zsh takes it for the name of a program.",
     "shell_syntax_substitution": (
@@ -64,14 +120,19 @@ TEMPLATES: dict[str, str] = {
     "shell_syntax_program": (
         "Put the expression in single quotes, without backslashes before characters that need none, and check its syntax."
     ),
+    "shell_syntax_expression": "Check the syntax of the expression, and that no character in it has a backslash that it does not need.",
     "shell_unknown_command": "Commands that worked so far: {commands}. Check that any other is installed before using it.",
-    "shell_keyword": "A keyword of the shell comes first on the line, and assignments behind it.",
+    "ran_in": "The program that this line needs ran before in {folder}, where the project has it: run it from there, in the same way.",
+    "shell_keyword": "A keyword of the shell comes first in its command, and assignments behind it.",
     "shell_bad_option": "Check this program's help before the call: use only options and subcommands that it lists.",
+    "shell_help_shown": "The help of this program stands above: use only options and subcommands that it lists.",
+    "shell_refused_above": "An option or subcommand of this call was refused above already: use only those that the program's help lists.",
     "shell_usage": "Check this program's usage before the call: it does not take these arguments.",
     "shell_task": "List the tasks or scripts that the project defines before running one.",
     "shell_query": "Check the schema of the interface before the query: use only fields and arguments that it has.",
     "list_ref": "List the files of a branch or commit with `git ls-tree` before showing one of them.",
     "known_refs": "Branches seen so far: {refs}.",
+    "list_refs": "List the branches with `git branch --all` before naming one.",
     "rules": "{rule}",
 }
 
@@ -98,15 +159,46 @@ def available_tools(context: SiteContext) -> str | None:
 def tool_schema(context: SiteContext) -> str | None:
     """The parameters of the tool in short form; without a schema in the log, the arguments of earlier calls that worked."""
     tool = context.site.tool
-    spec = next((t for t in context.session.tools if t.name == tool), None)
-    if spec is not None and context.session.tools_origin == "log":
+    spec = _schema(context)
+    if spec is not None:
         fields = _fields(spec.parameters)
         return _fill("tool_schema", tool=tool, fields=fields) if fields else None
     used: dict[str, None] = {}
     for call, result in context.answered():
         if call.name == tool and not is_error(call, result):
             used.update(dict.fromkeys(call.arguments))
+    if context.call is not None and used.keys() >= context.call.arguments.keys() > set():
+        return None  # the names are right: to list them would help nothing
     return _fill("tool_used_before", tool=tool, fields=", ".join(used)) if used else None
+
+
+def _schema(context: SiteContext) -> ToolSpec | None:
+    if context.session.tools_origin != "log":
+        return None
+    return next((t for t in context.session.tools if t.name == context.site.tool), None)
+
+
+def bad_arguments(context: SiteContext) -> str | None:
+    """What the refusal is about: the form of the call, a pattern, a type, or the names; None where the arguments fit the schema."""
+    said = strip_tag(context.evidence.text) if context.evidence else ""
+    call, tool = context.call, context.site.tool
+    if _NO_JSON.search(said):
+        return _fill("well_formed_call")
+    if _LOOK_AROUND.search(said):
+        return _fill("no_look_around", tool=tool)
+    if _BAD_PATTERN.search(said):
+        return _fill("pattern_syntax", tool=tool)
+    wrong_type = _WRONG_TYPE.search(said)
+    if wrong_type and not _WRONG_NAMES.search(said):
+        return _fill("argument_type", tool=tool, name=wrong_type["name"], kind=wrong_type["kind"])
+    spec = _schema(context)
+    if spec is None and said and not _WRONG_NAMES.search(said) and not re.search(r"due to the following issues?:\s*$", said):
+        return None  # a value was refused, not a name
+    if spec is not None and call is not None:
+        found = misfit(call.arguments, spec.parameters)
+        if not found.problem and not found.unread and spec.parameters.get("properties", {}).keys() >= call.arguments.keys():
+            return None
+    return tool_schema(context)
 
 
 def _fields(parameters: Mapping[str, Any]) -> str:
@@ -133,9 +225,26 @@ def well_formed_call(context: SiteContext) -> str | None:
 
 
 def known_paths(context: SiteContext) -> str | None:
-    """Paths that listings, reads and edits have shown so far, nearest to the wrong one by name."""
-    paths = known_paths_near(context)
-    return _fill("known_paths", paths=", ".join(paths)) if paths else None
+    """Paths that listings, reads and edits have shown so far, nearest to the wrong one by name; where the shell stands; else to look."""
+    paths, folder = known_paths_near(context), relative_from(context)
+    if folder:
+        wrong = wrong_path(context).removeprefix("./").rstrip("/")
+        paths = [path for path in paths if path.rstrip("/").endswith(f"/{wrong}")] or paths
+        return _fill("known_from", folder=folder, paths=", ".join(paths)) if paths else _fill("stands_in", folder=folder)
+    if paths:
+        return _fill("known_paths", paths=", ".join(paths))
+    if context.site.kind not in PATH_STATED or _looks(context) or was_looked_for(context):
+        return None
+    return _fill("refused_path") if was_refused(context) else _fill("list_folder")
+
+
+def _looks(context: SiteContext) -> bool:
+    """Whether the mistaken call was a listing or a search by name itself, or what it named is no path: to list first is no help."""
+    said = context.evidence.text if context.evidence else ""
+    if context.call is None or "..." in wrong_path(context) or "does not contain package" in said:
+        return True
+    command = shell_command(context.call.name, context.call.arguments)
+    return context.call.name in LISTERS if command is None else bool(parse(command).names & (LOOKERS | {"fd"}))
 
 
 def shell_missing_path(context: SiteContext) -> str | None:
@@ -151,30 +260,68 @@ def _name(context: SiteContext) -> str:
     return f"`{name}`" if name else "the file"
 
 
+def _was_read(context: SiteContext) -> bool:
+    """Whether the file was read, or edited, in view by a tool of files."""
+    return resolve(wrong_path(context), context.session.cwd) in places(context).read
+
+
 def reread(context: SiteContext) -> str | None:
     """Read the region again before editing; where it stands above and nothing changed it since, copy from there."""
-    if context.site.kind == "edit_no_match" and _region_in_view(context):
-        return _fill("copy_exactly", name=_name(context))
-    return _fill("reread", name=_name(context))
+    if context.site.kind == "edit_stale" and _was_read(context):
+        return _fill("stale", name=_name(context))
+    region = _region(context)
+    if context.site.kind == "edit_no_match" and region.shown:
+        return _fill("copy_in_parts", name=_name(context)) if region.odd or region.failed else _fill("copy_exactly", name=_name(context))
+    return _fill("reread", name=_name(context), read="read again" if region.was_shown else "read")
 
 
-def _region_in_view(context: SiteContext) -> bool:
-    """Whether the last thing that happened to the file in view is a Read that shows a line of the text to replace."""
-    old = next(
-        (v for k in ("old_string", "old_str", "old_text") if context.call and isinstance(v := context.call.arguments.get(k), str)), ""
-    )
-    wanted = {line.strip() for line in old.splitlines() if len(line.strip()) >= MIN_LINE}
-    name, shown = posixpath.basename(wrong_path(context)), False
+@dataclass(slots=True)
+class _Region:
+    """The lines that an edit is to replace: `shown` and unchanged since, `was_shown` at all, with an `odd` character, and whether an
+    edit of them `failed` while they stood in view."""
+
+    shown: bool = False
+    was_shown: bool = False
+    odd: bool = False
+    failed: bool = False
+
+
+def _region(context: SiteContext) -> _Region:
+    """Follow what was shown of the text to replace, and what changed the file since."""
+    wanted = _lines_of(_old_text(context.call))
+    name, region = posixpath.basename(wrong_path(context)), _Region()
     for call, result in context.answered():
-        if posixpath.basename(_file_of(call)) == name:
-            if call.name in READERS:
-                lines = {_NUMBERED.sub("", line).strip() for line in result.text.splitlines()}
-                shown = bool(wanted & lines) or (shown and not is_error(call, result))
-            elif not is_error(call, result) and not only_reads(call):
-                shown = False
-        elif (command := shell_command(call.name, call.arguments)) is not None and not only_reads(call):
-            shown = shown and name not in command and not _REWRITES.search(command)
-    return shown
+        command = shell_command(call.name, call.arguments)
+        if posixpath.basename(_file_of(call)) == name or (command is not None and name in command and only_reads(call)):
+            failed = is_error(call, result)
+            if call.name in READERS or only_reads(call):
+                lines = {key: line for line in result.text.splitlines() for key in _lines_of(_NUMBERED.sub("", line))}
+                if found := wanted & lines.keys():
+                    region.shown = region.was_shown = True
+                    region.odd = any(_is_odd(lines[key]) for key in found)
+            elif not failed:
+                region.shown = region.failed = False
+            elif region.shown and wanted & _lines_of(_old_text(call)):
+                region.failed = True
+        elif command is not None and not only_reads(call) and (name in command or _REWRITES.search(command)):
+            region.shown = region.failed = False
+    return region
+
+
+def _old_text(call: ToolCall | None) -> str:
+    keys = ("old_string", "old_str", "old_text")
+    return next((v for k in keys if call is not None and isinstance(v := call.arguments.get(k), str)), "")
+
+
+def _lines_of(text: str) -> frozenset[str]:
+    """Its lines by what shows of them, without blanks: a copy that differs in what does not show is still that line."""
+    shown = ("".join(c for c in line if c.isprintable() and not c.isspace()) for line in text.splitlines())
+    return frozenset(line for line in shown if len(line) >= MIN_LINE)
+
+
+def _is_odd(line: str) -> bool:
+    """Whether a line holds a character that does not show and is no blank, e.g. U+009B."""
+    return any(unicodedata.category(c) in ("Cc", "Cf", "Co") and c != "\t" for c in line)
 
 
 def _file_of(call: ToolCall) -> str:
@@ -183,8 +330,8 @@ def _file_of(call: ToolCall) -> str:
 
 
 def read_first(context: SiteContext) -> str | None:
-    """The agent edits only what it has read."""
-    return _fill("read_first", name=_name(context))
+    """The agent edits only what it has read; where it was read above, that it counts no longer."""
+    return _fill("read_again", name=_name(context)) if _was_read(context) else _fill("read_first", name=_name(context))
 
 
 def edit_multi_match(context: SiteContext) -> str | None:
@@ -198,9 +345,23 @@ def edit_no_change(context: SiteContext) -> str | None:
 
 
 def too_large(context: SiteContext) -> str | None:
-    """Read a part, or a smaller one."""
+    """Read a part, or a smaller one; where fewer lines gave the same size, the lines are what is long."""
     part = context.call is not None and bool({"limit", "offset", "pages"} & context.call.arguments.keys())
-    return _fill("too_large_part", name=_name(context)) if part else _fill("too_large", name=_name(context))
+    if not part:
+        return _fill("too_large", name=_name(context))
+    size = _SIZE.search(context.evidence.text) if context.evidence else None
+    if size and any(size[1] == other for other in _refused_sizes(context)):
+        return _fill("too_large_lines", name=_name(context))
+    return _fill("too_large_part", name=_name(context))
+
+
+def _refused_sizes(context: SiteContext) -> Iterator[str]:
+    """The sizes for which other reads of the file were refused in view."""
+    assert context.call is not None
+    for call, result in context.answered():
+        same_file = _file_of(call) == wrong_path(context) and canonical_arguments(call) != canonical_arguments(context.call)
+        if same_file and is_error(call, result) and (size := _SIZE.search(result.text)):
+            yield size[1]
 
 
 def is_directory(context: SiteContext) -> str | None:
@@ -209,12 +370,17 @@ def is_directory(context: SiteContext) -> str | None:
 
 
 def repeated_call(context: SiteContext) -> str | None:
-    """The same call stands above; None where it is no longer in view."""
+    """The same call stands above with its answer; None where either is no longer in view."""
     if context.call is None:
         return None
     name, asked = context.call.name, canonical_arguments(context.call)
+    told = {
+        call.id
+        for call, result in context.answered()
+        if call.name == name and canonical_arguments(call) == asked and result.text != CLEARED_TEXT and not is_error(call, result)
+    }
     for ago, turn in enumerate(reversed(context.before), 1):
-        if any(call.name == name and canonical_arguments(call) == asked for call in turn.calls):
+        if any(call.id in told for call in turn.calls):
             return _fill("repeated_call", ago=str(ago))
     return None
 
@@ -226,14 +392,17 @@ def shell_syntax(context: SiteContext) -> str | None:
     detail = judge(context.call, context.evidence).detail
     if "no matches found" in detail:
         return _fill("shell_syntax_quote")
+    if re.search(r"EOF while looking for matching [`'\"]{2}|unmatched ['\"]|Unterminated quoted string", detail, re.IGNORECASE):
+        return _fill("shell_syntax_open")
     if re.search(r": =\S* not found$", detail):
         return _fill("shell_syntax_equals")
     if (near := re.search(r"parse error near [`'](\w+)'", detail)) and near.group(1) in SHELL_KEYWORDS:
         return _fill("shell_keyword")
+    command = shell_command(context.call.name, context.call.arguments) or ""
     if re.match(r"(?:Syntax|Indentation|Tab)Error", detail):
-        return _fill("shell_syntax_inline")
+        return None if re.search(r"<<-?\s*['\"\\]", command) else _fill("shell_syntax_inline")
     if re.match(r"(?:jq|g?awk|sed|[ef]?grep|rg|fd): ?|failed to parse jq", detail):
-        return _fill("shell_syntax_program")
+        return _fill("shell_syntax_expression") if "'" in command else _fill("shell_syntax_program")
     return _fill("shell_syntax_substitution")
 
 
@@ -241,8 +410,13 @@ def shell_unknown_command(context: SiteContext) -> str | None:
     """Which commands are there, as far as the session has shown; the missing one is not named, for a name makes it likelier."""
     if context.subject in SHELL_KEYWORDS:
         return _fill("shell_keyword")
+    if (folder := ran_in(context, context.subject)) is not None:
+        return _fill("ran_in", folder=folder)
+    if context.evidence and re.search(r"No module named ", context.evidence.text):
+        return None  # programs say nothing about the modules of a Python
     worked = [c for c in commands_that_worked(context) if c != context.subject][:MAX_COMMANDS]
-    return _fill("shell_unknown_command", commands=", ".join(worked)) if worked and context.subject else None
+    tells = len(worked) >= MIN_COMMANDS or bool(alike(context.subject, worked, cutoff=ALIKE_PROGRAM))
+    return _fill("shell_unknown_command", commands=", ".join(worked)) if tells and context.subject else None
 
 
 def shell_bad_option(context: SiteContext) -> str | None:
@@ -256,18 +430,43 @@ def shell_bad_option(context: SiteContext) -> str | None:
         return _fill("shell_task")
     if re.search(r"^accepts .*arg\(s\)", said, re.MULTILINE):
         return _fill("shell_usage")
+    command = shell_command(context.call.name, context.call.arguments) if context.call else None
+    usage = re.search(r"^[Uu]sage: (\S+)", said, re.MULTILINE)
+    if command is not None and usage and usage[1] not in parse(command).names and not parse(command).names_thing(usage[1]):
+        return None  # a program refused it that stands between, and that the line does not name
+    if command is not None and was_refused_before(context):
+        return _fill("shell_refused_above")
+    if command is not None and any(help_was_shown(context, simple) for simple in _blamed(parse(command), said)):
+        return _fill("shell_help_shown")
     return _fill("shell_bad_option")
+
+
+def _blamed(command: Command, said: str) -> list[Simple]:
+    """The simple commands of a line whose program a message names; all of them where it names none."""
+    named = [s for s in command.simple if re.search(rf"(?<![\w-]){re.escape(s.name)}(?![\w-])", said)]
+    return named or list(command.simple)
 
 
 def known_refs(context: SiteContext) -> str | None:
     """Branches that git has named so far, nearest first; paths where the unknown thing looks like one; a listing for a file of a branch."""
     if context.evidence and re.search(r"path '[^'\n]+' (?:does not exist in|exists on disk, but not in)", context.evidence.text):
         return _fill("list_ref")
-    names = [r for r in refs_seen(context) if r != context.subject]
-    near = alike(context.subject, names) or names[:3]
-    if not near or "." in posixpath.basename(context.subject):
-        return known_paths(context)
-    return _fill("known_refs", refs=", ".join(near))
+    if "." in posixpath.basename(context.subject):
+        paths, folder = known_paths_near(context), relative_from(context)
+        return known_paths(context) if paths or folder else None
+    near = alike(context.subject, [r for r in refs_seen(context) if r != context.subject])
+    if near:
+        return _fill("known_refs", refs=", ".join(near))
+    paths = known_paths_near(context)
+    if paths:
+        return _fill("known_paths", paths=", ".join(paths))
+    return None if branches_were_listed(context) or not is_ref_wanted(context) else _fill("list_refs")
+
+
+def is_ref_wanted(context: SiteContext) -> bool:
+    """Whether git looked for a branch or commit and for nothing else; a `pathspec` may be a file."""
+    said = context.evidence.text if context.evidence else ""
+    return bool(re.search(r"invalid reference|bad revision|not something we can merge|couldn't find remote ref|src refspec", said))
 
 
 def rules(context: SiteContext) -> str | None:
@@ -288,7 +487,7 @@ def tool_rule(context: SiteContext) -> str | None:
 WRITERS: dict[str, Writer] = {
     "unknown_tool": available_tools,
     "malformed_call": well_formed_call,
-    "bad_arguments": tool_schema,
+    "bad_arguments": bad_arguments,
     "structured_output_invalid": tool_schema,
     "file_missing": known_paths,
     "shell_missing_path": shell_missing_path,
@@ -312,6 +511,7 @@ KNOWS: dict[Writer, tuple[str, ...]] = {
     available_tools: ("kind", "tools"),
     well_formed_call: ("kind",),
     tool_schema: ("kind", "call", "schema"),
+    bad_arguments: ("kind", "error_text", "call", "schema"),
     known_paths: ("kind", "call", "paths_seen"),
     shell_missing_path: ("kind", "error_text", "call", "paths_seen"),
     known_refs: ("kind", "error_text", "refs_seen", "paths_seen"),
@@ -341,8 +541,15 @@ def knows(writer: Writer, context: SiteContext, *, text: str) -> tuple[str, ...]
     known = KNOWS.get(writer, ("custom",))
     if writer is available_tools and context.session.tools_origin == "reconstructed":
         return ("kind", "tools:reconstructed")
-    if writer is tool_schema and _is_from(text, "tool_used_before"):
+    if writer in (tool_schema, bad_arguments) and _is_from(text, "tool_used_before"):
         return ("kind", "call", "calls_seen")
+    if writer is bad_arguments:
+        return ("kind", "call", "schema") if _is_from(text, "tool_schema") else ("kind", "error_text", "call")
+    if writer is too_large and "holds few lines" in text:
+        return ("kind", "error_text", "call")
+    if _is_from(text, "list_folder") or _is_from(text, "refused_path") or _is_from(text, "list_refs"):
+        shell = context.call is not None and shell_command(context.call.name, context.call.arguments) is not None
+        return ("kind", "error_text" if shell else "call")
     if writer is known_refs and _is_from(text, "list_ref"):
         return ("kind", "error_text")
     if writer is shell_missing_path and _is_from(text, "make_folder"):

@@ -63,7 +63,7 @@ def _turn(turn: Turn, redactor: Redactor, names: _Names) -> Turn:
     blocks = tuple(_block(block, redactor, names) for block in turn.blocks)
     author = names[turn.author] if turn.author is not None else None
     same = author == turn.author and all(a is b for a, b in zip(blocks, turn.blocks, strict=True))
-    return turn if same else replace(turn, author=author, blocks=blocks)
+    return turn if same else replace(turn, author=author, blocks=blocks, sampled=None)  # the ids spell what went
 
 
 def _block(block: Block, redactor: Redactor, names: _Names) -> Block:

@@ -20,6 +20,7 @@ _LOOKS_FOR = re.compile(
     r"|\b(?:is|are) there (?:an?|any)\b|\bany existing\b",
     re.IGNORECASE,
 )
+_ASKS_IF_INSTALLED = re.compile(r"\b(?:if|whether|is|are)\b[^.!?\n]{0,60}\b(?:installed|available)\b", re.IGNORECASE)
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 _CHANGES_A_FILE = re.compile(r"edit|write|insert|replace", re.IGNORECASE)
 
@@ -30,6 +31,8 @@ def with_hindsight(session: Session, ref: CallRef, verdict: Verdict) -> Verdict:
         return verdict
     if verdict.kind in PATH_STATED and not _CHANGES_A_FILE.search(ref.call.name) and _LOOKS_FOR.search(_words_of(session, ref)):
         return dataclasses.replace(verdict, category="failed_check", kind=PATH_EXPLORED)
+    if verdict.kind == "shell_unknown_command" and _ASKS_IF_INSTALLED.search(_words_of(session, ref)):
+        return dataclasses.replace(verdict, category="failed_check", kind="command_failed")
     if verdict.kind == "shell_unknown_command" and verdict.subject and _is_installed(session, ref, verdict.subject):
         return dataclasses.replace(verdict, category="environment", kind="not_on_path")
     return verdict

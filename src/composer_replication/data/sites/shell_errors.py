@@ -39,6 +39,10 @@ READ_CHARS = 6000
 """How much of each end of an output is read: the messages of a shell stand first or last."""
 _ASKERS, _ASKING_WORDS = frozenset(("test", "[", "[[", "which")), frozenset(("if", "while", "until"))
 _ASKS = re.compile(r"\bset \+e\b|\bcommand -v\b|\$\?")
+_PROGRAM_ASKERS = frozenset(("which", "type", "hash", "whereis", "whence", "where"))
+_GIT_ASKS = re.compile(
+    r"(?:-C \S+ )?(?:cat-file -e|rev-parse (?:-\S+ )*--verify|show-ref|ls-remote --exit-code|ls-files --error-unmatch)\b"
+)
 # How zsh words it for a line that the agent ran through `eval`; a bracket the model wrote bare is told apart by the line itself.
 _REQUOTED = re.compile(r"\(eval\):\d+: parse error near `[()]'")
 _VERSION = re.compile(r"\bv?\d+\.\d+")
@@ -63,8 +67,10 @@ def split_exit_code(text: str) -> tuple[int | None, str]:
 def judge_shell_error(command: str, text: str) -> Verdict:
     """The verdict on a shell call that failed.
 
-    >>> judge_shell_error("ls srcs", "Exit code 1\\nls: srcs: No such file or directory").kind
+    >>> judge_shell_error("cat srcs", "Exit code 1\\ncat: srcs: No such file or directory").kind
     'shell_missing_path'
+    >>> judge_shell_error("ls srcs", "Exit code 1\\nls: srcs: No such file or directory").kind  # it looked whether it is there
+    'path_explored'
     >>> judge_shell_error("go test ./...", "Exit code 1\\nFAIL").category
     'failed_check'
     """
@@ -105,6 +111,10 @@ def malformed(command: Command, body: str, *, hidden: bool = False) -> Verdict |
                 continue
             if rule.kind in ("shell_missing_path", "is_directory", PATH_EXPLORED) and _removes(command, subject):
                 return None
+            if (rule.kind == "shell_unknown_command" and _asks_for(command, subject)) or (
+                rule.kind == "shell_unknown_ref" and _reckons_with(command)
+            ):
+                continue
             detail = quote(output[output.rfind("\n", 0, match.end() - 1) + 1 :])
             if _was_requoted(rule, command, output[match.start() :], detail):
                 return Verdict(category="environment", kind="shell_requoted", detail=detail)
@@ -240,6 +250,31 @@ def _takes(simple: Simple, subject: str) -> bool:
 def _asks(command: Command) -> bool:
     """Whether the line itself asks how a command ended: `if`, `[ -f x ]`, `echo $?`."""
     return bool(command.names & _ASKERS) or any(_ASKING_WORDS & set(s.wrappers) for s in command.simple) or bool(_ASKS.search(command.text))
+
+
+def _asks_for(command: Command, program: str) -> bool:
+    """Whether the line asks if a program is there: `command -v x y`, `which x`, or for its version alone."""
+    for simple in command.simple:
+        if simple.name in _PROGRAM_ASKERS and program in simple.words:
+            return True
+        if simple.name == program and simple.words and set(simple.words) <= {"--version", "-version", "version", "-V"}:
+            return True
+    return bool(re.search(rf"\bcommand\s+-[vV]\b[^;&|\n]*(?<![\w-]){re.escape(program)}(?![\w-])", command.text))
+
+
+def _reckons_with(command: Command) -> bool:
+    """Whether a line asks git if a ref or file is there and goes on where it is not: `git cat-file -e x || ...`, `if git show a:b`."""
+    for i, simple in enumerate(command.simple):
+        if simple.name != "git":
+            continue
+        if _ASKING_WORDS & set(simple.wrappers) or "!" in simple.wrappers or _GIT_ASKS.match(" ".join(simple.words)):
+            return True
+        for other in command.simple[i + 1 :]:
+            if other.before == "||":
+                return True
+            if other.before not in ("&&", "|"):
+                break
+    return bool(_ASKS.search(command.text))
 
 
 def _is_probe(rule: ShellRule, command: Command, match: re.Match[str]) -> bool:

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
-from composer_replication.core.jsonl import dumps
+from composer_replication.core.jsonl import dumps, json_strings
 
 JSON = Any
 MESSAGE_TOKENS = 8
@@ -94,7 +94,7 @@ def _least_of(part: re.Match[str]) -> int:
 def sent_tokens(body: Mapping[str, JSON]) -> int:
     """The tokens of a chat-completions request: its messages, its tools, and what a template writes around them."""
     messages: Sequence[JSON] = body.get("messages", ())
-    count = sum(MESSAGE_TOKENS + sum(map(most_tokens, strings(message))) for message in messages)
+    count = sum(MESSAGE_TOKENS + sum(map(most_tokens, json_strings(message))) for message in messages)
     if tools := body.get("tools"):
         count += TOOLS_TOKENS + most_tokens(dumps(tools))
     if schema := body.get("response_format"):
@@ -130,7 +130,7 @@ def _of_choice(choice: Mapping[str, JSON], beside: Sequence[str], *, max_tokens:
     other = [*_texts(rest, without=_SERVERS_BESIDE), *beside]
     again = "".join(_texts(choice.get("logprobs")))
     shown = _once(" ".join(_texts(one)) for one in thinking)
-    most = sum(map(most_tokens, [*strings(row), *shown, *other]))
+    most = sum(map(most_tokens, [*json_strings(row), *shown, *other]))
     open_ = _once(" ".join(_texts(one, without=_SERVERS | _SEALED)) for one in thinking)
     least = max(sum(map(least_tokens, [*_texts(row), *open_, *other])), least_tokens(again))
     return max(most, most_tokens(again)) if least > max_tokens else min(most, max_tokens)
@@ -168,29 +168,12 @@ def _added(value: JSON) -> Iterator[str]:
             names |= one.keys()
             for name, part in one.items():
                 if name in _SERVERS_BESIDE | _SEALED:
-                    yield from strings(part)
+                    yield from json_strings(part)
                 else:
                     stack.append(part)
         elif isinstance(one, list):
             stack.extend(one)
     yield from names
-
-
-def strings(value: JSON) -> Iterable[str]:
-    """Every string of a JSON value, keys included, in order.
-
-    >>> list(strings({"a": ["b", {"c": 1}]}))
-    ['a', 'b', 'c']
-    """
-    stack = [value]
-    while stack:
-        one = stack.pop()
-        if isinstance(one, str):
-            yield one
-        elif isinstance(one, dict):
-            stack.extend(part for pair in reversed(one.items()) for part in reversed(pair))
-        elif isinstance(one, list):
-            stack.extend(reversed(one))
 
 
 def _num_bytes(text: str) -> int:

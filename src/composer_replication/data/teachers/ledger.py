@@ -446,6 +446,7 @@ def cost_of(reply: TeacherReply, price: Price, worst: float) -> BookedCost:
     An endpoint that reports neither its tokens nor a cost, or a cost that no call has (below 0, above MOST_USD, no number), may have billed
     anything up to the worst case: then that is booked.
 
+    >>> from composer_replication.core.teacher import Usage; from composer_replication.core.trace import Turn
     >>> turn = Turn(role="assistant", author="m", blocks=())
     >>> cost_of(TeacherReply(turn=turn, usage=Usage(usd=0.0), sent_tokens=900), Price(input_usd_per_mtok=2.0), 0.5)
     BookedCost(usd=0.0018, basis='tokens', whose='ours')

@@ -20,9 +20,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from composer_replication.core.jsonl import json_strings
 from composer_replication.core.teacher import TeacherReply
 from composer_replication.core.trace import Block, Opaque, Text, ToolCall
-from composer_replication.data.teachers.count import strings
 
 JSON = Any
 MARK = "[REDACTED:key]"
@@ -89,7 +89,7 @@ class KeyScrub:
                 stack.extend((str(inner), part) for inner, part in reversed(one.items()))
             elif isinstance(one, list):
                 stack.extend((name, part) for part in reversed(one))
-        return any(self.holds("".join(texts)) for texts in (list(strings(value)), *by_name.values()) if len(texts) > 1)
+        return any(self.holds("".join(texts)) for texts in (list(json_strings(value)), *by_name.values()) if len(texts) > 1)
 
     def reply(self, reply: TeacherReply) -> TeacherReply:
         """An answer without the key; its words go altogether where they hold it only when they are read one after the other."""

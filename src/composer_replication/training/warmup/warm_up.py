@@ -83,8 +83,8 @@ def warm_up(tokenizer: Any, *, plan: WarmUpSettings, model: Any = None, on_step:
 def schedule(step: int, plan: WarmUpSettings) -> float:
     """The share of the rate at a step: up over `ramp` steps, constant, then down to a twentieth over the last half.
 
-    >>> [round(schedule(step, WarmUpSettings(steps=100, ramp=10)), 2) for step in (0, 9, 40, 75, 99)]
-    [0.1, 1.0, 1.0, 0.52, 0.07]
+    >>> [round(schedule(step, WarmUpSettings(steps=100, ramp=10)), 2) for step in (0, 9, 40, 80, 99)]
+    [0.1, 1.0, 1.0, 0.43, 0.07]
     """
     down = min(1.0, (1 - step / plan.steps) / 0.5)
     return min(1.0, (step + 1) / plan.ramp) * (0.05 + 0.95 * down)

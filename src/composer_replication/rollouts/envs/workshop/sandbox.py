@@ -34,9 +34,8 @@ from composer_replication.rollouts.envs.workshop.sandbox_worker import ALL_LAYER
 
 End = Literal["answered", "timeout", "too_much_output", "unreadable", "died"]
 _SOURCES = str(Path(__file__).resolve().parents[4])
-_START = (
-    f"import sys; sys.path.insert(0, {_SOURCES!r}); from composer_replication.rollouts.envs.workshop.sandbox_worker import main; main()"
-)
+_WORKER = "composer_replication.rollouts.envs.workshop.sandbox_worker"
+_START = f"import sys; sys.path.insert(0, {_SOURCES!r}); from {_WORKER} import serve_requests; serve_requests()"
 _WHY: dict[End, str] = {
     "answered": "no answer that can be read",
     "timeout": "time limit",
@@ -170,7 +169,7 @@ class Sandbox:
 
     def _probe(self) -> None:
         tried = self._run({"probe.py": ""}, [("probe.py", code) for code in ESCAPES.values()])
-        open_ways = [way for way, answer in zip(ESCAPES, tried.answers, strict=True) if not was_refused(answer)]
+        open_ways = [way for way, answer in zip(ESCAPES, tried.answers, strict=True) if not refused_by_the_sandbox(answer)]
         if open_ways:
             self._refuse(f"code in the sandbox was able to {', '.join(open_ways)} (the run {tried.end})")
 
@@ -214,7 +213,7 @@ class Sandbox:
         return data
 
 
-def was_refused(answer: Answered) -> bool:
+def refused_by_the_sandbox(answer: Answered) -> bool:
     """Whether an attempt to get out was stopped by the kernel."""
     return answer.error.startswith(_REFUSALS) or answer.equals(-1)
 

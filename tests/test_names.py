@@ -1,0 +1,80 @@
+"""One name, one thing: docs/glossary.md, and names that are unique over the package."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+GUIDE_PATHS = "compat/paths"  # the module paths of the earlier guide have its names
+
+
+def package_files(root: Path) -> list[Path]:
+    return sorted(p for p in (root / "src" / "composer_replication").rglob("*.py") if GUIDE_PATHS not in p.as_posix())
+
+
+def repeated(places: dict[str, list[str]]) -> dict[str, list[str]]:
+    return {name: found for name, found in places.items() if len(found) > 1}
+
+
+def definitions(files: list[Path]) -> dict[str, list[str]]:
+    """Classes, and public functions, of the top level of each file."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in files:
+        for node in ast.parse(path.read_text("utf-8")).body:
+            public = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_")
+            if public or isinstance(node, ast.ClassDef):
+                places[node.name].append(path.name)
+    return places
+
+
+def banned_names(glossary: str) -> set[str]:
+    """The words of the last column of the glossary's tables."""
+    rows = [[cell.strip() for cell in line.strip("|\n ").split("|")] for line in glossary.splitlines() if line.startswith("|")]
+    return {word for row in rows if len(row) == 4 for word in row[3].split(", ") if word.isidentifier() and word != "not"}
+
+
+def identifiers(text: str) -> set[str]:
+    found = set[str]()
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                found.add(name)
+            case _:
+                pass
+    return found
+
+
+def test_no_class_and_no_public_function_has_two_homes(repository_root: Path) -> None:
+    assert repeated(definitions(package_files(repository_root))) == {}
+
+
+def test_no_two_files_have_one_name(repository_root: Path) -> None:
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in package_files(repository_root):
+        places[path.name].append(path.as_posix())
+    assert set(repeated(places)) <= {"__init__.py", "__main__.py"}
+
+
+def test_no_banned_word_of_the_glossary_is_an_identifier(repository_root: Path) -> None:
+    banned = banned_names((repository_root / "docs" / "glossary.md").read_text("utf-8"))
+    assert len(banned) >= 10
+    found = {path.name: names for path in package_files(repository_root) if (names := identifiers(path.read_text("utf-8")) & banned)}
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["class Crew: ...", "Crew = 1", "def f(Crew): ...", "a.Crew", "def Crew(): ..."],
+    ids=["class", "value", "argument", "field", "def"],
+)
+def test_a_banned_word_is_seen(text: str) -> None:
+    assert "Crew" in identifiers(text) and banned_names("| pool | threads | | Crew |") == {"Crew"}
+
+
+def test_a_second_home_is_seen(tmp_path: Path) -> None:
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text("class Plan: ...\ndef plan(): ...\ndef _plan(): ...\n", "utf-8")
+    assert set(repeated(definitions(sorted(tmp_path.glob("*.py"))))) == {"Plan", "plan"}
