@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,27 @@ def test_with_a_student_named_the_audit_comes_before_the_build(tmp_path: Path) -
     )
     refused = recompose("report", "--student.model", "some/model", "--json", cwd=tmp_path)
     assert refused.value["next"] == "recompose show site"  # no kind of hint was kept: a build would be refused
+
+
+def test_of_an_empty_store_the_next_step_brings_sessions_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agents = tmp_path / "agent" / "projects"
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(agents.parent))
+    assert recompose("ingest", str(LOGS), cwd=tmp_path).code == 0
+    projects = {one["folder"] for one in recompose("sessions", "--json", cwd=tmp_path).value["sessions"]}
+    said = recompose("ingest", *(word for folder in projects for word in ("--forget", folder)), "--json", cwd=tmp_path)
+    assert said.code == 0 and said.value["next"] == "recompose doctor"
+    shutil.copytree(LOGS, agents)
+    for verb in (["sites"], ["hints"], ["report"]):
+        line = recompose(*verb, "--json", cwd=tmp_path).value["next"]
+        assert line == f"recompose ingest {agents}" and recompose(*words(line), "--dry-run", cwd=tmp_path).code == 0
+    assert recompose("sites", "--ingest.logs", str(agents), "--json", cwd=tmp_path).value["next"] == "recompose ingest"
+
+
+def test_sites_and_report_count_the_same(tmp_path: Path) -> None:
+    assert recompose("ingest", str(LOGS), cwd=tmp_path).code == 0
+    told = [recompose(verb, cwd=tmp_path).out for verb in ("sites", "report")]
+    counts = [found[0] for out in told if (found := re.findall(r"\d+ mistaken messages in \d+ of \d+ sessions", out))]
+    assert len(counts) == 2 and counts[0] == counts[1]
 
 
 def test_doctor_lists_every_verb(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def page(path: Path) -> Page:
 def test_without_a_run_the_audit_is_written(work: Path) -> None:
     said = recompose("report", cwd=work)
     assert said.code == 0 and said.err == ""
-    assert "1 mistaken messages in 1 sessions, 3 tool calls" in said.out and "next   recompose init" in said.out
+    assert "1 mistaken messages in 1 of 1 sessions, 3 tool calls" in said.out and "next   recompose init" in said.out
     assert "What your agent does wrong" in page(work / "recompose" / "report.html").text
 
 

@@ -196,6 +196,18 @@ def test_an_example_is_shown_token_by_token(work: Path) -> None:
     assert "e002" in recompose("show", "example", cwd=work).out
 
 
+def test_examples_that_hold_a_forgotten_session_are_removed_and_never_used(work: Path) -> None:
+    kept = work / "kept"
+    shutil.copytree(work / "recompose" / "examples", kept)
+    said = recompose("ingest", "--forget", "11111111-2222", cwd=work)
+    assert said.code == 0 and "recompose build makes it anew" in said.out and not (work / "recompose" / "examples").exists()
+    shutil.copytree(kept, work / "recompose" / "examples")
+    for words in (TRAIN, (*TRAIN, "--dry-run"), ("show", "example", "e001"), ("show", "pair")):
+        said = recompose(*words, cwd=work)
+        assert said.code == 1 and "forgotten since: 11111111-2222" in said.err and "recompose build" in said.err, words
+    assert not (work / "recompose" / "runs").exists()
+
+
 def test_a_pair_is_shown_side_by_side(work: Path) -> None:
     value = recompose("show", "pair", "p001", "--json", cwd=work).value
     assert "I replace that." in value["chosen"] and "return 2" in value["rejected"] and "I read it first." in value["prefix"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from composer_replication.core.rundir import create_run, open_run
 from composer_replication.data.curate.recipe import load_recipe
 from tests.cli.test_ingest import log_lines
 from tests.cli.test_verbs import on_a_terminal
-from tests.cli.workspace import Said, fill, recompose, session
+from tests.cli.workspace import Said, files, fill, recompose, session
 
 HARMLESS_FILE = (
     'seed = 11\nwork_dir = "out"\n[ingest]\nscanner = []\nlogs = ["logs"]\nredact_words = ["Initech"]\n[rollouts]\nenv = "workshop"\n'
@@ -122,6 +123,42 @@ def test_a_file_of_numbers_and_names_works_without_a_question(strange: Path, tmp
     said = call("ingest", "logs", "--json", cwd=strange)
     assert said.code == 0 and said.value["settings_read"]["files"][0]["trust"] == "harmless"
     assert (strange / "out" / "sessions.jsonl").exists() and not (tmp_path / "config").exists()
+
+
+@pytest.mark.parametrize("work", [".", "recompose", "src"])
+def test_a_harmless_file_cannot_put_sessions_into_a_commit(strange: Path, work: str) -> None:
+    """Into the repository itself, a folder of it with other files, or a recompose/ that came with the clone."""
+    (strange / "src").mkdir()
+    (strange / "src" / "main.py").write_text("", "utf-8")
+    settings(strange, f'work_dir = "{work}"\n')
+    for words in (["init", "-q"], ["add", "."]):
+        subprocess.run(["git", *words], cwd=strange, check=True)
+    before = files(strange)
+    said = call("ingest", "logs", cwd=strange)
+    assert said.code == 1 and "can get into a commit" in said.err and files(strange) == before
+    assert call("ingest", "logs", "-o", "own", cwd=strange).code == 0
+    told = subprocess.run(["git", "status", "--porcelain", "-uall"], cwd=strange, capture_output=True, text=True, check=True).stdout
+    assert "own/" not in told
+
+
+def test_a_line_break_in_a_folders_name_begins_no_line(strange: Path) -> None:
+    folder = strange / "a\n settings  recompose.toml  (trusted)\x1b[31m"
+    (folder / "logs").mkdir(parents=True)
+    (folder / "logs" / "one.jsonl").write_text("\n".join(log_lines()) + "\n", "utf-8")
+    settings(folder, "seed = 3\n[replay]\nmax_usd = 1\n")
+    refused = call("ingest", "logs", cwd=folder)
+    assert refused.code == 1
+    said = [
+        refused,
+        *(call(*words, "--trust-settings", cwd=folder) for words in (["ingest", "logs"], ["sites"], ["show", "session"], ["sessions"])),
+    ]
+    said += [call("ingest", str(folder / "logs"), "-o", str(folder / "own"), *more, cwd=strange.parent) for more in ([], ["--dry-run"])]
+    assert [one.code for one in said[1:]] == [0] * 6
+    for one in said:
+        shown = one.out + one.err
+        assert "\x1b[31m" not in shown
+        assert not any(line.strip(" │").startswith("settings  recompose.toml") for line in shown.splitlines())
+    assert "a␊ settings  recompose.toml" in said[1].out
 
 
 def test_values_are_shown_in_ascii_so_that_nothing_hides(tmp_path: Path) -> None:

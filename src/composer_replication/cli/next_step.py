@@ -6,6 +6,8 @@ sessions -> sites -> hints -> report -> (a model that can be trained) hints --au
 from __future__ import annotations
 
 import json
+import os
+import shlex
 from importlib.util import find_spec
 from typing import Any
 
@@ -14,6 +16,7 @@ from composer_replication.cli.student_tokenizer import TINY
 from composer_replication.core.codec import read_hints, read_sites
 from composer_replication.core.rundir import LATEST
 from composer_replication.core.stamps import stale
+from composer_replication.data.ingestion.find_logs import default_folders
 from composer_replication.report.views import TRAINED
 
 TRAIN_PACKAGES = ("torch", "transformers", "accelerate")
@@ -30,6 +33,8 @@ def next_step(job: Job, *, has_settings: bool | None = None) -> str:
 
     Example: sessions, sites and hints, and no PyTorch -> "recompose report"; with the page made -> "recompose doctor"
     """
+    if job.sessions.exists() and not job.sessions.stat().st_size:  # everything was forgotten
+        return _first_logs(job)
     for path, verb in ((job.sessions, "ingest"), (job.sites, "sites")):
         if not path.exists() or stale(path, work=job.work):
             return job.command(verb)
@@ -45,6 +50,14 @@ def next_step(job: Job, *, has_settings: bool | None = None) -> str:
     if not can_train():
         return job.command("doctor")  # it names the package and the command that brings it
     return _training(job, has_settings=bool(job.loaded.files) if has_settings is None else has_settings)
+
+
+def _first_logs(job: Job) -> str:
+    """The command that brings sessions in without a question, from the logs of the settings or of the agent; else what says more."""
+    if job.config.ingest.logs:
+        return job.command("ingest")
+    folder = next((one for one in default_folders(os.environ) if one.is_dir()), None)
+    return job.command("doctor") if folder is None else job.command(f"ingest {shlex.quote(str(folder))}")
 
 
 def _training(job: Job, *, has_settings: bool) -> str:

@@ -80,11 +80,12 @@ def _audit(job: Job) -> tuple[Path, str, dict[str, Any]]:
     work = work_view(job.work)
     text = audit_page(work, where=_flags(job))
     counts = work["counts"]
-    job.screen.line(f" {work['mistakes']} mistaken messages in {counts['sessions']} sessions, {counts['calls']} tool calls")
+    of = f"{work['mistaken_sessions']} of {counts['sessions']} sessions, {counts['calls']} tool calls"
+    job.screen.line(f" {work['mistakes']} mistaken messages in {of}")
     job.screen.table(
         [(row["name"], row["count"], row["hinted"]) for row in work["kinds"]], head=("kind of mistake", "sites", "with a hint")
     )
-    names = ("counts", "sites", "mistakes", "hints", "kinds", "tools", "repositories", "authors", "apart")
+    names = ("counts", "sites", "mistakes", "mistaken_sessions", "hints", "kinds", "tools", "repositories", "authors", "apart")
     about = {"run": None, **{name: work[name] for name in names}, "stale": left_out, "bytes": len(text.encode("utf-8"))}
     return job.work / PAGE, text, about
 

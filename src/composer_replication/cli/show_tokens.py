@@ -9,11 +9,11 @@ from typing import Any
 from rich.text import Text
 
 from composer_replication.cli.build_text import context_text
+from composer_replication.cli.forgotten import load_shown
 from composer_replication.cli.job import Job
 from composer_replication.cli.lookup import find, ordinal
 from composer_replication.cli.render_terminal import hint_panel, mask_text
 from composer_replication.cli.student_tokenizer import built_tokenizer
-from composer_replication.tokens.artefact import load_dataset
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 
 QUIET_TOKENS = 60  # of a message without loss, shown unless --full
@@ -22,7 +22,7 @@ LEGEND = {True: "green = lm_ce, yellow = hint target", False: "[lm_ce], {hint ta
 
 def show_example(job: Job, wanted: str, *, full: bool) -> int:
     """One example, or the list of them."""
-    examples = load_dataset(job.need_file(job.examples, verb="build")).examples
+    examples = load_shown(job).examples
     job.tell_stale(job.examples.name)
     if not wanted:
         rows = [(ordinal(i, letter="e"), len(e.ids), len(e.trained), len(e.hints), e.id) for i, e in enumerate(examples, 1)]
@@ -97,7 +97,7 @@ def example_parts(view: dict[str, Any], *, colour: bool, full: bool) -> Iterator
 
 def show_pair(job: Job, wanted: str, *, full: bool) -> int:
     """One pair, or the list of them."""
-    pairs = load_dataset(job.need_file(job.examples, verb="build")).pairs
+    pairs = load_shown(job).pairs
     job.tell_stale(job.examples.name)
     if not wanted:
         job.screen.table([(ordinal(i, letter="p"), p.site_id or "", p.id) for i, p in enumerate(pairs, 1)], head=("", "site", "id"))

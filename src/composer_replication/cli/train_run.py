@@ -11,12 +11,14 @@ from composer_replication.cli.job import Job
 from composer_replication.cli.resuming import check_resume_dry, resume_command
 from composer_replication.cli.student_tokenizer import FOLDER
 from composer_replication.core.config.base import stage_seed
+from composer_replication.core.files import make_work
 from composer_replication.core.rundir import RunDir, create_run
 from composer_replication.tokens.artefact import EXAMPLES, PAIRS, Dataset
 
 
 def new_run(job: Job, data: Dataset, name: str, sources: tuple[Path, ...]) -> RunDir:
     """A new run folder, with the settings, the command line that makes it again, and the hashes of its inputs."""
+    make_work(job.work)
     settings = [word for key, value in dotted_settings().items() for word in (f"--{key}", value)]
     files = [word for path in job.loaded.files for word in ("-c", str(path.absolute()))]
     named = ["--name", name] if name else []
