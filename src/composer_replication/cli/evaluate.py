@@ -51,10 +51,10 @@ def evaluate_command(
         NAME=RUN: a further row, e.g. placebo=runs/placebo or more_sft=runs/more_sft; may be repeated.
     """
     job = open_job(common)
-    if logs and not run:
-        return show_log_plan(job)
     for package in ("torch", "transformers"):
         need(package, extra="train")
+    if logs and not run:
+        return show_log_plan(job)
     from composer_replication.core.config.base import stage_seed
     from composer_replication.evaluation.players import check_players, play_all, start_of
     from composer_replication.evaluation.table import AFTER, evaluation_table
@@ -68,6 +68,9 @@ def evaluate_command(
     if logs:
         return evaluate_on_logs(job, folder, players, notes=notes, seed=seed)
     settings = job.config.evaluate
+    if (note := _not_yours(job, folder, after)) is not None:
+        notes.insert(0, note)
+        job.screen.line(f" note     {note}", style="yellow")
     job.screen.line(f" {folder.path.name}: {settings.tasks} {settings.split} tasks for each of {', '.join(p.name for p in players)}")
     wrote = [folder.evaluation_json, *(_episodes(folder, player) for player in players)]
     if job.dry_run:
@@ -81,6 +84,17 @@ def evaluate_command(
     write_json(folder.evaluation_json, table)
     _show(job, folder.evaluation_json)
     return job.finish(table, wrote=wrote[:1], next_command=f"{job.command('report')} {folder.path.name}")
+
+
+def _not_yours(job: Job, folder: RunDir, after: Player) -> str | None:
+    """That the tasks to be played are not the user's own; None for a run that was trained in the workshop."""
+    from composer_replication.evaluation.table import NOT_YOURS
+
+    env = after.config.rollouts.env
+    if env == "workshop":
+        return None
+    whose = f"of your environment {env!r}" if env else "yours"
+    return NOT_YOURS.format(whose=whose, command=f"{job.command('evaluate')} {shlex.quote(folder.path.name)} --logs")
 
 
 def _named(text: str) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from composer_replication.cli.job import Job
 from composer_replication.cli.problems import InterruptedRunError
 from composer_replication.cli.show_run import run_folder
 from composer_replication.core.checkpoints import whole_checkpoint
-from composer_replication.core.errors import DamagedError, UnwrittenError
+from composer_replication.core.errors import ConfigError, DamagedError, UnwrittenError
 from composer_replication.core.lock import need_free
 from composer_replication.core.rundir import LAUNCH, RunDir, open_run
 from composer_replication.tokens.artefact import Dataset
@@ -88,9 +88,21 @@ def say_resume(job: Job, run: RunDir, step: int | None) -> None:
     """Which run goes on, and from where; raises BusyError where another process is at work on it."""
     need_free(run.path, what=LAUNCH)
     kept = [pair for pair in run.checkpoints() if step in (None, pair[0])]
+    _check_left(job, run, kept)
     told = f"from {kept[-1][1].name}, {kept[-1][0]} of {job.config.train.steps} steps" if kept else "no checkpoint yet: from the first step"
     later = ", ".join(path.name for at, path in run.checkpoints() if step is not None and at > step)
     job.screen.line(f" resume   {_short(run.path)}   {told}{f'; set aside: {later}' if later else ''}")
+
+
+def _check_left(job: Job, run: RunDir, kept: Sequence[tuple[int, Path]]) -> None:
+    """Raise ConfigError where no step is left; a run that was cut short behind its last step may still be brought to its end."""
+    steps = job.config.train.steps
+    if not kept or kept[-1][0] < steps or (kept[-1][0] == steps and run.info().get("state") != "done"):
+        return
+    done, path = kept[-1]
+    evaluate = f"{job.command('evaluate')} {shlex.quote(_short(path))}"
+    fix = f"to go on, set train.steps above {done}: --train.steps N --accept-changes; to judge it as it is: {evaluate}"
+    raise ConfigError(f"nothing is left to train: {path.name} has {done} steps, train.steps is {steps}", where=_short(run.path), fix=fix)
 
 
 def check_resume_dry(job: Job, run: RunDir, step: int | None, data: Dataset, *, accept_changes: bool) -> dict[str, Any]:

@@ -30,6 +30,10 @@ HOW_MEASURED = (
     "One episode per task and student, no hint in any context. 95 % intervals: Wilson for shares, bootstrap over tasks for the rest."
     " They speak about other tasks, not about other seeds of the training."
 )
+NOT_YOURS = (
+    "These are tasks of the built-in workshop, not {whose}: they do not tell how the student does on your own work."
+    " At the held-out mistakes of your own logs: `{command}`."
+)
 WATCHED = "These tasks are watched while a run is trained and can stop it: they are not unseen."
 
 
@@ -53,7 +57,7 @@ def evaluation_table(
         "rows": [row(name, rows[name], targeted=settings.targeted_kinds, draws=draws) for name in names],
         "paired": [entry for entry in pairs if "metric" not in entry],
         "paired_measures": [entry for entry in pairs if "metric" in entry],
-        "notes": [LEVELS[settings.level].text, HINTS_ARE_TAUGHT, HOW_MEASURED, *watched, *notes],
+        "notes": [*notes, LEVELS[settings.level].text, HINTS_ARE_TAUGHT, HOW_MEASURED, *watched],
         "seed": seed,
         "split": settings.split,
         "level": settings.level,
