@@ -7,19 +7,16 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from composer_replication.cli.doctor_next import INSTALL_TRAIN, NEED_TRAIN, TRAIN_PACKAGES, doctor_next
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, settings_only
-from composer_replication.cli.next_step import next_step
 from composer_replication.core.errors import pip_install
 
-TRAIN_PACKAGES = ("torch", "transformers", "accelerate", "peft", "safetensors")
-NEED_TRAIN = frozenset({"demo", "build", "train", "evaluate", "export", "hints --audit"})
-INSTALL_TRAIN = pip_install("composer-replication[train]")
 KEPT_DAYS = 30  # Claude Code deletes its logs after so many days unless told otherwise
 LOW_DISK_GB = 5.0
 
@@ -46,25 +43,8 @@ def doctor_command(*, common: Common = Common()) -> int:
     job.screen.table([("ok" if f.ok else "--", f.name, f.found, f.fix) for f in findings], head=("", "what", "found", "fix"))
     job.screen.line()
     job.screen.table([("ok" if ok else "--", verb, "" if ok else INSTALL_TRAIN) for verb, ok in verbs.items()], head=("", "verb", "fix"))
-    next_command = _next(job, findings, can_train=can_train)
+    next_command = doctor_next(job, {f.name: f.fix for f in findings if not f.ok and f.fix}, can_train=can_train)
     return job.finish({"findings": [asdict(f) for f in findings], "verbs": verbs}, wrote=[], next_command=next_command)
-
-
-def _next(job: Job, findings: Sequence[Finding], *, can_train: bool) -> str:
-    """What mends the settings; else the next step of the work folder, or what that step would be refused for."""
-    fixes = {f.name: f.fix for f in findings if not f.ok and f.fix}
-    if "settings" in fixes:
-        return fixes["settings"]
-    step = next_step(job)
-    if step == job.command("ingest"):
-        step = fixes.get("logs", step)
-    verb = step.split()[1]
-    return step if can_train or (verb not in (*NEED_TRAIN, "doctor") and "--audit" not in step) else _install(fixes)
-
-
-def _install(fixes: Mapping[str, str]) -> str:
-    """The command for the first package of the extra that is missing or does not load."""
-    return next((fixes[name] for name in TRAIN_PACKAGES if name in fixes), INSTALL_TRAIN)
 
 
 def packages() -> Iterator[Finding]:

@@ -106,13 +106,10 @@ def _check_training(job: Job, folder: RunDir, held: HeldOut) -> list[str]:
 
 def _next_split(job: Job) -> str:
     """`build` with the nearest split that holds out a mistake and leaves something to train on; without one there are too few logs."""
-    if not job.is_usable(job.hints):
-        return next_step(job)  # a build would be refused for that
-    for other in splits(job, job.config.held_out):
-        held = held_sites(job, other) if other.fraction else None
-        if held is not None and held.sites and held.num_training_sessions:
+    for other in splits(job, job.config.held_out) if job.is_usable(job.hints) else ():
+        if other.fraction and (held := held_sites(job, other)).sites and held.num_training_sessions:
             return job.command("build") + flags_of(other, job.config.held_out)
-    return job.command("show session")
+    return job.command("show session") if job.is_usable(job.hints) else next_step(job)
 
 
 def _remedy(job: Job) -> str:

@@ -37,6 +37,16 @@ NOT_YOURS = (
 WATCHED = "These tasks are watched while a run is trained and can stop it: they are not unseen."
 
 
+def strange_tasks(env: str, *, on_logs: str) -> list[str]:
+    """That the tasks are not those of the user, by the environment that a run was trained in; `on_logs` is the command that judges there.
+
+    >>> strange_tasks("workshop", on_logs="")
+    []
+    """
+    whose = f"of your environment {env!r}" if env else "yours"
+    return [] if env == "workshop" else [NOT_YOURS.format(whose=whose, command=on_logs)]
+
+
 def evaluation_table(
     rows: Mapping[str, Sequence[EpisodeResult]],
     *,
