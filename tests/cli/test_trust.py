@@ -310,6 +310,12 @@ def test_a_file_of_the_settings_is_the_one_beside_them_wherever_the_call_comes_f
     assert f"{strange / 'own.py'}:find" in str(config)
 
 
+def test_a_file_that_a_recipe_names_is_the_one_beside_the_recipe(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("process:\n  - disagreement_filter:\n      embed: own.py:embed\n", "utf-8")
+    assert load_recipe(recipe).steps[0].parameters["embed"] == f"{tmp_path / 'own.py'}:embed"
+
+
 def test_a_module_runs_from_its_source_not_from_a_pyc_beside_it(strange: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A .pyc that a project ships is not among what was hashed."""
     file, spoiled = strange / "cached_kinds.py", tmp_path / "spoiled.py"
