@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from composer_replication.cli.flags import Common
-from composer_replication.cli.ingest_store import RECORD, counted, merge, room_for, session_scratch
+from composer_replication.cli.ingest_store import RECORD, count_sessions, disk_room_for, merge, session_scratch
 from composer_replication.cli.ingest_text import show_reading, show_store
 from composer_replication.cli.ingest_without import change_store
 from composer_replication.cli.job import Job, open_job
@@ -61,14 +61,14 @@ def ingest_command(
     settings = job.config.ingest
     named = [str(p) for p in paths] or list(settings.logs)
     logs = _find(job, named, yes=yes)
-    full = partial(told_where_full, job.sessions, need=room_for(job, logs))
+    full = partial(told_where_full, job.sessions, need=disk_room_for(job, logs))
     with full():
         if not job.dry_run:
             make_work(job.work)
         redactor = job.redactor() if settings.redact else None
     reports: list[FileReport] = []
     counts: Counter[str] = Counter()
-    sessions = counted(_sessions(logs, job, redactor, reports), counts)
+    sessions = count_sessions(_sessions(logs, job, redactor, reports), counts)
     merged: StoreUpdate | None = None
     if job.dry_run:
         deque(sessions, maxlen=0)
@@ -77,7 +77,7 @@ def ingest_command(
             if write_sessions(fresh, sessions):
                 # What is told is what a reader of the file will find, not what was meant to be written.
                 counts.clear()
-                reports = recount(reports, counted(read_sessions(fresh), counts))
+                reports = recount(reports, count_sessions(read_sessions(fresh), counts))
                 merged = merge(job, fresh, reports, redactor=redactor)
     others = other_files(named)
     show_reading(job.screen, reports, counts, others)

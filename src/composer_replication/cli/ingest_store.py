@@ -60,13 +60,13 @@ def replace_store(job: Job, write: Callable[..., int]) -> None:
         move_into_place(unseen, job.sessions)
 
 
-def room_for(job: Job, logs: Sequence[LogFile]) -> int:
+def disk_room_for(job: Job, logs: Sequence[LogFile]) -> int:
     """The most bytes that an ingest needs beside what is there: the sessions of these logs, and a new store that holds them too."""
     stored = job.sessions.stat().st_size if job.sessions.exists() else 0
     return stored + 2 * sum(log.path.stat().st_size for log in logs if log.path.is_file())
 
 
-def counted(sessions: Iterator[Session], counts: Counter[str]) -> Iterator[Session]:
+def count_sessions(sessions: Iterator[Session], counts: Counter[str]) -> Iterator[Session]:
     """Sessions as they pass, with how many they are, their turns and their calls."""
     for session in sessions:
         counts["sessions"] += 1

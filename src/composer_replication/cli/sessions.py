@@ -9,7 +9,7 @@ from composer_replication.cli.ingest_store import RECORD
 from composer_replication.cli.job import open_job
 from composer_replication.cli.lookup import ordinal
 from composer_replication.core.codec import raw_sessions
-from composer_replication.data.ingestion.ingest_record import Seen, folder_of, read_record
+from composer_replication.data.ingestion.ingest_record import Seen, project_folder, read_record
 
 TIMES = ("started", "first_seen", "last_seen")
 
@@ -29,14 +29,14 @@ def sessions_command(project: str = "", /, *, common: Common = Common()) -> int:
     for number, raw in enumerate(raw_sessions(store), 1):
         head = raw.header["session"]
         seen = record.sessions.get(raw.id) or Seen.of(raw.header, first_seen=record.since)
-        if project and project not in (seen.project, seen.project.rpartition("/")[2], folder_of(seen)):
+        if project and project not in (seen.project, seen.project.rpartition("/")[2], project_folder(seen)):
             continue
         rows.append(
             {
                 "ordinal": number,
                 "id": raw.id,
                 "project": seen.project,
-                "folder": folder_of(seen),
+                "folder": project_folder(seen),
                 "cwd": seen.cwd,
                 "turns": head.get("num_turns", 0),
                 "bytes": len(raw.data),

@@ -90,10 +90,10 @@ class IngestRecord:
         return {"files": self.files, "sessions": sessions, "forgotten": self.forgotten, "removed": removed}
 
 
-def folder_of(seen: Seen) -> str:
+def project_folder(seen: Seen) -> str:
     """The folder of a session's project: where it ran, up to the part that gave the project its name; "" where the log does not tell.
 
-    >>> folder_of(Seen(project="shop", cwd="/home/me/shop/src")), folder_of(Seen(project="acme/shop", cwd="/srv/clone/.worktrees/2"))
+    >>> project_folder(Seen(project="shop", cwd="/home/me/shop/src")), project_folder(Seen(project="acme/shop", cwd="/srv/clone/.worktrees/2"))
     ('/home/me/shop', '/srv/clone')
     """
     parts, name = plain_folder(seen.cwd).split("/"), seen.project.rpartition("/")[2]
@@ -115,7 +115,7 @@ def is_named(wanted: str, session_id: str, seen: Seen, *, inside: bool = False) 
         return True
     if is_path(wanted):
         within = inside and "/" not in seen.project and f"{plain_folder(seen.cwd)}/".startswith(f"{wanted}/")
-        return within or wanted == folder_of(seen)
+        return within or wanted == project_folder(seen)
     return wanted == seen.project or ("/" not in wanted and wanted == seen.project.rpartition("/")[2])
 
 
@@ -129,9 +129,9 @@ def meanings(word: str, sessions: Mapping[str, Seen]) -> list[str]:
         return [word]
     if is_path(word):
         folder = plain_folder(str(Path(word).expanduser()))
-        return [folder] if any(folder_of(seen) == folder for seen in sessions.values()) else []
+        return [folder] if any(project_folder(seen) == folder for seen in sessions.values()) else []
     found = [seen for seen in sessions.values() if word in (seen.project, seen.project.rpartition("/")[2])]
-    return sorted({seen.project if "/" in seen.project else folder_of(seen) or seen.project for seen in found})
+    return sorted({seen.project if "/" in seen.project else project_folder(seen) or seen.project for seen in found})
 
 
 def is_path(word: str) -> bool:
