@@ -192,6 +192,7 @@ MISSING = "Exit code 1\ncat: {}: No such file or directory"
         ((), "cat out/log.txt", "out/log.txt", "/w", 1),
         (did(bash("a", "./build.sh > log && cat out/log.txt")), "cat out/log.txt", "out/log.txt", "/w", 0),
         (did(bash("a", "go build -o /w/bin/tool .")), "cat /w/bin/tool", "/w/bin/tool", "/w", 0),
+        (did(bash("a", "go build -o /w/bin/tool . && git checkout old")), "cat /w/bin/tool", "/w/bin/tool", "/w", 1),
         (did(bash("a", "go build -o /w/bin/tool ."), "Exit code 1", True), "cat /w/bin/tool", "/w/bin/tool", "/w", 1),
         ((), "cat /d/work/a.txt", "/d/work/a.txt", "C:\\work", 0),
         ((), "cat /d/work/a.txt", "/d/work/a.txt", "/home/me", 1),

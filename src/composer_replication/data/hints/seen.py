@@ -244,20 +244,22 @@ def was_looked_for(context: SiteContext) -> bool:
 
 
 def was_used(context: SiteContext) -> bool:
-    """Whether the wrong path was shown above, or a shell line above that ended well names it: why it is missing now is another matter."""
+    """Whether the wrong path was shown above, or a shell line above that ended well used it and nothing removed it since."""
     wrong, found = wrong_path(context), places(context)
     full, _ = _wrong_in_full(context, wrong, found.cwd)
-    if full in found.names:
-        return True
+    used = full in found.names
     for call, result in context.answered():
         command = shell_command(call.name, call.arguments)
-        if command is None or is_error(call, result):
+        if command is None:
             continue
         parsed = parse(command)
-        for simple, here in zip(parsed.simple, effects(parsed, found.stood.get(call.id)).at, strict=True):
-            if simple.name not in LOOKERS and any(wrong == w or resolve(w, here) == full for w in (simple.program, *simple.words)):
-                return True
-    return False
+        done = effects(parsed, found.stood.get(call.id))
+        if any(gone.covers(full) for gone in done.gone):
+            used = False
+        elif not is_error(call, result):
+            pairs = [(s, here) for s, here in zip(parsed.simple, done.at, strict=True) if s.name not in LOOKERS]
+            used |= any(word == wrong or resolve(word, here) == full for s, here in pairs for word in (s.program, *s.words))
+    return used
 
 
 def _would_show(call: ToolCall, wrong: str, stood: str | None) -> bool:
