@@ -93,8 +93,10 @@ class IngestRecord:
 def project_folder(seen: Seen) -> str:
     """The folder of a session's project: where it ran, up to the part that gave the project its name; "" where the log does not tell.
 
-    >>> project_folder(Seen(project="shop", cwd="/home/me/shop/src")), project_folder(Seen(project="acme/shop", cwd="/srv/clone/.worktrees/2"))
-    ('/home/me/shop', '/srv/clone')
+    >>> project_folder(Seen(project="shop", cwd="/home/me/shop/src"))
+    '/home/me/shop'
+    >>> project_folder(Seen(project="acme/shop", cwd="/srv/clone/.worktrees/2"))
+    '/srv/clone'
     """
     parts, name = plain_folder(seen.cwd).split("/"), seen.project.rpartition("/")[2]
     return "/".join(parts[: len(parts) - parts[::-1].index(name)] if name in parts else parts)
