@@ -151,7 +151,7 @@ def test_to_list_first_is_advised_where_nobody_looked(before: tuple[Turn, ...], 
 )
 def test_where_a_path_holds_is_said_in_full_and_not_where_the_shell_stands(moved: str, wrong: str) -> None:
     """A shell that was set back or started anew stands elsewhere, and no message tells."""
-    seen = (*did(("s", "Glob", {"pattern": "**"}), "/w/go/cmd/a.go\n/w/x.md"), *did(bash("m", moved)))
+    seen = (*did(("s", "Glob", {"pattern": "**"}), "/w/go/cmd/a.go\n/w/lib/cmd/a.go"), *did(bash("m", moved)))
     (text,) = after(*seen, call=bash("w", f"wc {wrong}"), text=f"Exit code 1\nwc: {wrong}: No such file or directory", cwd="/w")
     assert text.startswith("Paths seen so far that exist: /w/go/cmd/a.go.")
 

@@ -219,9 +219,10 @@ def known_paths(context: SiteContext) -> str | None:
 
     Where the shell stands is not said: a shell that was started anew stands elsewhere, and no message tells.
     """
-    paths = known_paths_near(context)
+    paths, wrong = known_paths_near(context), wrong_path(context).removeprefix("./").rstrip("/")
     if paths:
-        return _fill("known_paths", paths=", ".join(paths))
+        same = [path for path in paths if "/" in wrong and path.rstrip("/").endswith(f"/{wrong}")]
+        return _fill("known_paths", paths=", ".join(same or paths))
     if context.site.kind not in PATH_STATED or _looks(context) or was_looked_for(context) or was_used(context):
         return None
     return _fill("refused_path") if was_refused(context) else _fill("list_folder")
