@@ -133,7 +133,13 @@ _LINES = (
     _place("password", "secret:", r"(?m)" + _YAML_PASSWORD, by_line=True),
     # host:port:database:user:password, a line of .pgpass
     _place("password", ":5432:~:*:", r":(?:\d{4}|\*):[\w.*-]{1,64}:[A-Za-z_*][\w.@-]{0,63}:(?=[^\s]{0,127}[^\d\s])(\S{4,128})"),
-    _place("password", "login ", r"(?i:login)[ \t]{1,4}\S{1,64}\s{1,40}password[ \t]{1,8}(\S{4,128})", gate="machine"),  # a line of .netrc
+    _place(
+        "password",
+        ":6432:~:543",
+        r":\d{4}:[\w.*-]{1,64}:[A-Za-z_*][\w.@-]{0,63}:(?=[^\s]{0,127}[^\d\s])(\S{4,128})[ \t]{0,4}(?=\r?\n|\Z)",
+        gate="pgpass",
+    ),
+    _place("password", "login ", r"(?i:login)[ \t]{1,4}\S{1,64}\s{1,40}(?:(?:port|account|protocol)[ \t]{1,4}\S{1,40}\s{1,40}){0,2}password[ \t]{1,8}(\S{4,128})", gate="machine"),  # a line of .netrc
     _place(
         "password",
         "snmp-server community ~rocommunity ~rwcommunity ",
@@ -259,6 +265,47 @@ _COMMANDS = (
     _place("password", "openssl passwd ", rf"openssl passwd (?:-\S{{1,12}} (?:-salt \S{{1,16}} )?){{0,3}}{_VALUE}"),
     _place("password", "net user ", rf"net user \S{{1,40}} {_VALUE}(?=\s)"),
     _place("password", "add-generic-password~add-internet-password", rf"add-\w{{1,10}}-password {_WORDS}-w {_VALUE}"),
+    _place("password", " pass:", r"(?:(?<=-passin)|(?<=-passout)|(?<=-pass)|(?<=-passwd)|(?<=-[kp])) [\"']?pass:([^\s\"'$<`]{4,128})"),
+    _place("password", "\"pass:~'pass:", r"(?<=\s)[\"']pass:([^\s\"'$<`]{4,128})[\"']"),
+    # net use Z: \\server\share /user:name password, in either order
+    _place("password", "net use ", rf"net use (?:\S{{1,3}}: )?\\\\\S{{1,80}} (?:/user:\S{{1,64}} )?(?!/){_VALUE}(?=[\s\"']|\Z)"),
+    _place("erlang_cookie", "setcookie ", r"-setcookie [\"']?([A-Za-z0-9_!-]{8,80})", gate="-"),
+    _place("token", "wandb login ~wandb.login(", r"wandb(?: login |\.login\()(?:--?\w{1,20}[ =]){0,3}(?:key=)?[\"']?([0-9a-f]{40})(?![0-9a-f])"),
+    _place("token", "pushover", r"(?i:pushover)[\w.-]{0,20}[\"']?\s{0,3}[:=]\s{0,3}[\"']?([a-z0-9]{30})(?![\w-])", odd=True),
+    # The id and the secret of a client, one behind the other: new Client('...', '...')
+    _place(
+        "assigned_secret",
+        "environment(~client(~api(~sdk(~gateway(~session(~connection(~credential(~provider(",
+        r"\w{3,12}\(\s{0,40}[\"'][^\"'\n]{3,120}[\"']\s{0,4},\s{0,40}[\"']([A-Za-z0-9_+/=-]{20,120})[\"']",
+        drawn=True,
+    ),
+    # What a class or an enum of keys holds.
+    _place(
+        "assigned_secret",
+        "keys {~secrets {~credentials {~keys:\n~secrets:\n~apikeys",
+        r"(?:let|var|val|const|string|static)\b[^=\n\"]{1,60}=\s{0,4}[\"']([A-Za-z0-9_-]{20,120})[\"']",
+        around=500,
+        drawn=True,
+    ),
+    _place(  # Perl's DBI, PHP's PDO: the address, the name, the password
+        "password",
+        "connect(~new pdo(",
+        r"(?i:[a-z ]{3,8})\(\s{0,8}[\"'][^\"'\n]{3,160}[\"']\s{0,4},\s{0,8}[\"'][^\"'\n]{1,64}[\"']\s{0,4},\s{0,8}[\"'](?![A-Za-z_]{1,40}[\"'])([^\"'\s$]{4,128})[\"']",
+    ),
+    # A dump of a file whose name says what is in it.
+    _place(
+        "shown_secret",
+        "xxd ~hexdump ~od -",
+        r"(?:xxd|hexdump|od) [^\n]{0,80}?(?i:pass|secret|cred|token|psk|\.key)[^\n|]{0,40}"
+        r"((?:\n[ \t]{0,8}[0-9a-f]{6,8}:?(?=[ \t])[^\n]{1,100}){1,60})",
+    ),
+    # What a script takes the base64 off before it uses it.
+    _place(
+        "encoded_secret",
+        "base64 -d~base64 --decode",
+        r"[^\n]{0,120}?(?i:pass|pw|secret|token|key|cred|auth)[^\n]{0,40}?(?:echo|printf|<<<)(?: -[ne]{1,2}| [\"']?%s[\"']?)? ?[\"']?([A-Za-z0-9+/]{8,400}={0,2})[\"']?(?=[ )])",
+        by_line=True,
+    ),
     _place("password", "sshpass", rf"sshpass\s{{1,4}}-p\s{{0,4}}{_VALUE}"),
     _place(
         "password",
@@ -277,6 +324,39 @@ _COMMANDS = (
     ),
     _place("password", "wpa_passphrase", rf"wpa_passphrase\s{{1,4}}\S{{1,64}}\s{{1,4}}{_VALUE}"),
 )
+# What servers and their clients say to each other while one signs in.
+_TURN = r"(?:\r?\n|\\r?\\n)"
+_BASE64_TURN = rf"{_TURN}[^\n]{{0,40}}?(?<![A-Za-z0-9+/])([A-Za-z0-9+/]{{8,200}}={{0,2}})[ \t\"']{{0,4}}(?=\r?\n|\\|\Z)"
+_DIALOGUES = (
+    _place("password", "user ", rf"USER \S{{1,80}}(?:[^\n]{{0,8}}{_TURN}[^\n]{{0,160}}){{1,2}}?\bPASS :?(\S{{4,128}})"),  # FTP, POP3, then IRC
+    _place("password", "pass ", rf"PASS :?(\S{{4,128}})[ \t]{{0,4}}{_TURN}[^\n]{{0,40}}?\b(?:NICK|230|USER|\+OK)\b"),
+    _place("password", "331 ~+ok ", rf"(?:331|\+OK) [^\n]{{0,160}}?{_TURN}[^\n]{{0,40}}?\bPASS (\S{{4,128}})"),
+    _place("password", " login ", r"(?<=\d) (?:LOGIN|login) \S{1,80} \"?([^\s\"]{4,128})\"?[ \t]{0,4}(?=\r?\n|\\|\Z)", gate="imap"),
+    _place("password", " login ", r"(?<=\d) LOGIN \S{1,80} \"?([^\s\"]{4,128})\"?[ \t]{0,4}(?=\r?\n|\\|\Z)"),
+    _place("password", "334 ugfzc3dvcmq6", rf"334 UGFzc3dvcmQ6[^\n]{{0,8}}?{_BASE64_TURN}"),
+    _place("password", "auth plain\n~auth plain\r\n~auth login\n", rf"(?i:auth (?:plain|login))(?:{_TURN}[^\n]{{0,30}}334[ \t]{{0,4}}(?=\r?\n))?{_BASE64_TURN}"),
+    _place("password", ":587 ~:465 ~:25 ~:2525 ~:587\t", r":\d{2,4}[ \t]{1,8}[^\s:]{1,80}:(\S{4,128})"),  # a line of Postfix's sasl_passwd
+)
+# Lines of the settings of routers and switches.
+_ROUTERS = (
+    _place("password", "isakmp key ~tacacs-server key ~radius-server key ", r"[a-z-]{6,14} key (?:[05-9] )?([^\s\"'<$]{4,128})(?=[ \t]|\r?\n|\Z)"),
+    _place("password", "enable secret ~enable password ", r"enable (?:secret|password) (?:level \d{1,2} )?(?:[0-9] )?([^\s\"'<]{4,128})"),
+    _place("password", "md5 ~key-string ~pre-shared-key ", r"(?:message-digest-key \d{1,3} |(?<=key \d )|(?<=key \d\d ))?(?:md5|key-string|pre-shared-key)(?: (?:[057]|local|remote|ascii-text|\S{1,20}text))? ([^\s\"'<$]{6,128})(?=[ \t]{0,8}\r?\n|;|\Z)", odd=True, gate="router"),
+    _place("password", "neighbor ", r"neighbor [\w.:-]{3,40} password (?:[057] )?([^\s\"'<]{4,128})"),
+    _place("password", "wpa-psk ", r"wpa-psk (?:ascii|hex) (?:[078] )?([^\s\"'<]{8,128})"),
+)
+_SESSIONS = (
+    _place(
+        "cookie",
+        "sessionid~sessid~connect.sid~_session~session_id~sid=",
+        r"(?:(?i:jsessionid|phpsessid|aspsessionid\w{8}|asp\.net_sessionid|php_session_id|session_id|_session)|sessionid|connect\.sid|\bsid(?==))"
+        r"\\{0,3}[\"']?\]?\s{0,2}[=:,]\s{0,2}\\{0,3}[\"']?((?=[^\s\"';,&]{0,60}\d)[A-Za-z0-9.!%~*_-]{20,200})(?![\w-])",
+        drawn=True,
+    ),
+    _place("cookie", "jsessionid=", r"(?i:jsessionid)=([0-9A-F]{32}(?:[.!][\w.-]{1,60})?)"),
+    _place("session", "sessionid>", r"(?i:sessionid)>\s{0,20}([^<>\s]{20,400})<", drawn=True),
+    _place("salesforce_session", "!aq", r"00D[A-Za-z0-9]{9,15}(?:!|\\!)AQ[\w.]{40,200}", by_word=True),
+)
 _CRYPT = (
     _place(
         "password_hash",
@@ -286,9 +366,9 @@ _CRYPT = (
     _place("password_hash", ":::", r"[^\s:]{0,64}:\d{1,7}:([0-9a-fA-F]{32}:[0-9a-fA-F]{32}):::", by_word=True),  # an account of Windows
     _place(
         "password_hash",
-        "$2a$~$2b$~$2y$~$1$~$5$~$6$~$7$~$y$~$gy$~$apr1$~$md5$~$sha1$~$argon2~$scrypt$",
+        "$2a$~$2b$~$2y$~$1$~$5$~$6$~$7$~$8$~$9$~$y$~$gy$~$apr1$~$md5$~$sha1$~$argon2~$scrypt$",
         r"(?<![A-Za-z0-9$])\$(?:2[abxy]?\$\d\d\$[./A-Za-z0-9]{53}"
-        r"|(?:1|5|6|7|y|gy|sha1|apr1|md5)\$(?:rounds=\d{1,9}\$|[./A-Za-z0-9]{1,8}\$(?=[./A-Za-z0-9]{1,64}\$))?[./A-Za-z0-9]{1,64}\$[./A-Za-z0-9]{22,128}"
+        r"|(?:1|5|6|7|8|9|y|gy|sha1|apr1|md5)\$(?:rounds=\d{1,9}\$|[./A-Za-z0-9]{1,8}\$(?=[./A-Za-z0-9]{1,64}\$))?[./A-Za-z0-9]{1,64}\$[./A-Za-z0-9]{22,128}"
         r"|argon2(?:id|i|d)\$v=\d{1,3}\$m=\d{1,9},t=\d{1,4},p=\d{1,4}\$[A-Za-z0-9+/]{8,100}\$[A-Za-z0-9+/]{16,200}|scrypt\$[^\s\"']{20,300})",
     ),
     _place("password_hash", "pbkdf2", r"(?i:pbkdf2)[_:-](?i:sha\d{1,3})[$:]\d{1,8}[$:][A-Za-z0-9./+]{4,64}[$:][A-Za-z0-9+/.=]{20,128}"),
@@ -299,4 +379,4 @@ _KEYS = (
     _place("private_key", "kty", r"\"(?:d|k|p|q|dp|dq|qi)\\{0,3}\"\s{0,4}:\s{0,4}\\{0,3}\"([A-Za-z0-9_-]{16,1400})\\{0,3}\"", around=3000),
     _place("private_key", "rsakeyvalue", r"<(?:D|P|Q|DP|DQ|InverseQ)>\s{0,8}([A-Za-z0-9+/=]{16,1400})\s{0,8}<", around=4000),
 )
-PLACE_RULES: tuple[Rule, ...] = (*_URLS, *_HEADERS, *_LINES, *_COMMANDS, *_CRYPT, *_KEYS)
+PLACE_RULES: tuple[Rule, ...] = (*_URLS, *_HEADERS, *_LINES, *_COMMANDS, *_DIALOGUES, *_ROUTERS, *_SESSIONS, *_CRYPT, *_KEYS)
