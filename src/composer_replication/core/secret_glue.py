@@ -21,7 +21,7 @@ _LINKS = (
 )
 _LINK = rf"(?:{_LINKS})(?=[: ])"
 _SAID_WORD = r"[a-z0-9@._'()/\u00c0-\u024f\u0400-\u04ff-]{1,40}+"
-SAID = rf"(?:[ \t]{_SAID_WORD}){{1,8}}+:\s"
+SAID = rf"(?:[ \t]{_SAID_WORD}){{1,8}}+[ \t]?:\s"
 _DIGIT_SOON = r"[ \t]?(?=[\"'`*]{0,4}[^\s\d]{0,60}\d)"
 SAID_OF = rf"(?:[ \t]{_SAID_WORD}){{0,8}}?[ \t]{_LINK}[: ]{_DIGIT_SOON}"
 _ANSWERS = (  # "the password? it's ...", "changed the pw on vm-42 it's ..."

@@ -43,6 +43,7 @@ _BELOW_IT = re.compile(r"-?[ \t\u2502|]{0,60}\r?\n[ \t\u2502|>+]{0,60}([A-Za-z0-
 _NAMES_OF_A_LIST = re.compile(r"(?:[a-z]+[0-9]{0,4}[_:-])+[a-z]+[0-9]{0,3}\Z|[A-Z_]+\Z")  # 'ssh2_auth_password', 'ssh2_auth_pubkey_file'
 _TYPE = re.compile(r"[a-z0-9](?:Key|Token|Secret|Password|Credential|Auth)s?\Z")  # `Ed448PrivateKey | X25519PrivateKey`
 _HUMAN = re.compile(r"(?=[^\s]{0,40}\d)(?=[^\s]{0,40}(?:[A-Z]|[a-z]{5}))[A-Za-z][\w.!+#@-]{7,40}\Z")
+_ESCAPES = re.compile(r"\\+(?:u00)?")
 _SLUG = re.compile(r"[a-z]+[0-9]*(?:[_-][a-z]+[0-9]*)+\Z")  # "autotune-config-v2"
 _DATED = re.compile(r"\d{4}-\d\d|\d{1,5}\Z")
 _FORM_FIELD = ('name="', "name='", 'name=\\"')
@@ -205,7 +206,9 @@ def _in_markup(text: str, name_at: int, glue: re.Match[str]) -> bool:
 
 def _quoted(text: str, opened: re.Match[str], name: str, how: str, kind: str, promise: str, glue_words: int) -> Span | None:
     """Where a value in quotes stands if it looks secret."""
-    inside = INSIDE[opened[2]].match(text, opened.end()) or _within(opened).match(text, opened.end())
+    inside = INSIDE[opened[2]].match(text, opened.end())
+    if inside is None or inside.end() - inside.end(1) - 1 > len(opened[1]):  # the quote that was met is one within the value
+        inside = _within(opened).match(text, opened.end()) or inside
     if inside is None:
         return None
     value, start = inside[1], opened.end()
@@ -253,6 +256,8 @@ def _trimmed(value: str) -> str:
 
 
 def _judged(start: int, value: str, promise: str, kind: str, *, quoted: bool, literal: bool) -> Span | None:
-    if not looks_secret(promise, value.replace('""', "").replace("''", ""), quoted=quoted, literal=literal):
+    said = value.replace('""', "").replace("''", "")
+    said = _ESCAPES.sub("", said) if quoted and "\\\\" in said else said
+    if not looks_secret(promise, said, quoted=quoted, literal=literal):
         return None
     return Span(start, start + len(value), kind)

@@ -269,7 +269,7 @@ _COMMANDS = (
     _place("password", "\"pass:~'pass:", r"(?<=\s)[\"']pass:([^\s\"'$<`]{4,128})[\"']"),
     # net use Z: \\server\share /user:name password, in either order
     _place("password", "net use ", rf"net use (?:\S{{1,3}}: )?\\\\\S{{1,80}} (?:/user:\S{{1,64}} )?(?!/){_VALUE}(?=[\s\"']|\Z)"),
-    _place("erlang_cookie", "setcookie ", r"-setcookie [\"']?([A-Za-z0-9_!-]{8,80})", gate="-"),
+    _place("erlang_cookie", "setcookie ", r"(?<=-)setcookie [\"']?([A-Za-z0-9_!-]{8,80})"),
     _place("token", "wandb login ~wandb.login(", r"wandb(?: login |\.login\()(?:--?\w{1,20}[ =]){0,3}(?:key=)?[\"']?([0-9a-f]{40})(?![0-9a-f])"),
     _place("token", "pushover", r"(?i:pushover)[\w.-]{0,20}[\"']?\s{0,3}[:=]\s{0,3}[\"']?([a-z0-9]{30})(?![\w-])", odd=True),
     # The id and the secret of a client, one behind the other: new Client('...', '...')

@@ -55,6 +55,7 @@ _ENGLISH = (
     _word("salt", "", PASSWORD),
     _word("mnemonic", "", PASSWORD, apart=False),
     _word("seed_phrase", "", PASSWORD, apart=False),
+    _word("pass phrase", "", PASSWORD, apart=False),
     _word("seedphrase", "", PASSWORD, apart=False),
     _word("sonar.login", apart=False),
     _word("securestring", r"(?:\s+-string)?", PASSWORD, apart=False),
@@ -79,7 +80,7 @@ _OPAQUE = (
 )
 # "password" in other languages; a word with a letter that is in no Latin-1 text costs such a text nothing.
 _PASSWORDS_ELSEWHERE = (
-    *("passwort", "kennwort", "wachtwoord", "mot de passe", "mdp", "contrase\u00f1a", "contrasena", "clave", "senha", "parola"),
+    *("passwort", "kennwort", "wachtwoord", "mot de passe", "mdp", "contrase\u00f1a", "contrasena", "clave", "code secret", "codice segreto", "senha", "parola"),
     *("l\u00f6senord", "adgangskode", "passord", "heslo", "has\u0142o", "jelsz\u00f3", "\u015fifre", "kata sandi"),
     *(
         "m\u1eadt kh\u1ea9u",
@@ -97,6 +98,11 @@ _PASSWORDS_ELSEWHERE = (
 _KEYS_ELSEWHERE = (
     "schl\u00fcssel",
     "cl\u00e9 api",
+    "cl\u00e9 d'api",
+    "clave de api",
+    "clave api",
+    "chiave api",
+    "klucz api",
     "chave",
     "\u043a\u043b\u044e\u0447",
     "\u0442\u043e\u043a\u0435\u043d",
