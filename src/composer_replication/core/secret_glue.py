@@ -136,7 +136,7 @@ GLUE = re.compile("|".join(f"(?P<{name}>{'|'.join(patterns)})" for name, pattern
 _PASSED_ON = "secretstr|secret|string|str|bytes|some|from|text|new|sensitive|ok|of|literal|trim|quote|arc|box"
 OPEN = re.compile(
     r"(?:[brufnx@$]{1,2}(?=[\\\"'])"
-    rf"|[\w.]{{0,30}}(?:{_PASSED_ON})(?:::new|::from)?\(\s{{0,2}}"
+    rf"|[\w.:]{{0,30}}(?:{_PASSED_ON})(?:::new|::from)?\(\s{{0,2}}"
     r"|string\(\d{1,4}\)\s{0,2}"
     r"|(?:new )?(?:\[\]byte|byte\[\]|vec!|(?:uint8)?array\()\s?(?=[\"'])"  # codes of letters, decoded before
     r"|[\[(]\s{0,40}(?=[\\\"']))?(\\{0,7})(?:\"\"(?=\")|''(?='))?([\"'`])",

@@ -44,6 +44,9 @@ _NAMES_OF_A_LIST = re.compile(r"(?:[a-z]+[0-9]{0,4}[_:-])+[a-z]+[0-9]{0,3}\Z|[A-
 _TYPE = re.compile(r"[a-z0-9](?:Key|Token|Secret|Password|Credential|Auth)s?\Z")  # `Ed448PrivateKey | X25519PrivateKey`
 _HUMAN = re.compile(r"(?=[^\s]{0,40}\d)(?=[^\s]{0,40}(?:[A-Z]|[a-z]{5}))[A-Za-z][\w.!+#@-]{7,40}\Z")
 _ESCAPES = re.compile(r"\\+(?:u00)?")
+_NOTHING_BEHIND = re.compile(r"[ \t]{0,4}(?:\r?\n|\Z|,[a-z_]{2,20}=|[ ][\w.-]{1,30}=|;(?:\s|\Z|\w))")
+_END_OF_LINE = re.compile(r"[ \t]{0,4}\r?(?:\n|\Z)")
+MAX_BEFORE, MAX_WORDS_BEFORE = 60, 2
 _SLUG = re.compile(r"[a-z]+[0-9]*(?:[_-][a-z]+[0-9]*)+\Z")  # "autotune-config-v2"
 _DATED = re.compile(r"\d{4}-\d\d|\d{1,5}\Z")
 _FORM_FIELD = ('name="', "name='", 'name=\\"')
@@ -132,7 +135,7 @@ def _value(text: str, name_at: int, glue: re.Match[str], kind: str, promise: str
     opened = OPEN.match(text, start)
     if opened is not None:
         return _quoted(text, opened, name, how, kind, promise, glue[0].count(" "))
-    flag = "--" in name or name.startswith("-")
+    flag = "--" in name or name.startswith("-") or (before.endswith("/") and glue[0] == ":")
     if how in ("call", "fallback") or (how == "form" and not text.endswith(_FORM_FIELD, 0, name_at)):
         return None
     if how == "file" and not _SHOWS.search(text, max(0, name_at - 90), name_at):
@@ -154,7 +157,9 @@ def _value(text: str, name_at: int, glue: re.Match[str], kind: str, promise: str
         value += _LONG_REST.match(text, start + len(value))[0]  # type: ignore[index]
     exact = how == "assign" and glue[0] in ("=", ":=")
     literal = how in ("xml", "form") or (flag and exact) or (exact and (query or bool(_ENV_NAME.match(name)) or "." in name.strip(".")))
-    if (how in ("said", "file") or (how == "space" and not in_command)) and not stands_out(value, promise):
+    if (how in ("said", "file") or (how == "space" and not in_command)) and not stands_out(value, promise) and not (
+        how == "space" and promise == PASSWORD and _HUMAN.match(value) and _ends_line_of_settings(text, name_at, start + len(value))
+    ):
         return None
     if how == "table" and _TYPE.search(value):
         return None
@@ -162,10 +167,21 @@ def _value(text: str, name_at: int, glue: re.Match[str], kind: str, promise: str
     if how in ("assign", "table", "space", "pair") and (joined := goes_on(text, start, end)) is not None:
         value, end = joined
     # Behind a flag or in a column stands no code: a word with a number is a password there.
-    human = promise == PASSWORD and ((in_command and flag) or how == "table") and bool(_HUMAN.match(value))
+    human = promise == PASSWORD and bool(_HUMAN.match(value)) and (flag or how == "table" or _is_setting(text, start + len(value), glue[0], how))
     if not looks_secret(promise, value, literal=literal or how == "level" or human):
         return None
     return Span(start, end, kind)
+
+
+def _is_setting(text: str, end: int, glue: str, how: str) -> bool:
+    """Whether a value up to `end` is the last of its line, or the next pair follows it: a call or an expression goes on otherwise."""
+    return how in ("assign", "space") and glue.strip() in ("=", ":", "") and bool(_NOTHING_BEHIND.match(text, end))
+
+
+def _ends_line_of_settings(text: str, name_at: int, end: int) -> bool:
+    """Whether a name and a value are all there is in a short line without a sentence: `password Velvet1978`."""
+    begin = text.rfind("\n", max(0, name_at - MAX_BEFORE), name_at) + 1
+    return text.count(" ", begin, name_at) <= MAX_WORDS_BEFORE and bool(_END_OF_LINE.match(text, end))
 
 
 def _phrase_to_the_end(text: str, name_at: int, start: int, name: str) -> Span | None:

@@ -59,7 +59,7 @@ _Q = r"[\"']?"
 _WORDS = r"(?:[^\n|;&]{0,160}?\s)?"
 _VALUE = rf"{_Q}((?![-$<]){_WORD_OF_SHELL}{{4,128}})"
 _NOT_A_PORT = r"(?!\d{1,5}(?:[\s:\"';]|\Z))"
-_PIPED = rf"[^\n]{{0,80}}?(?:echo|printf)(?: -[ne]{{1,2}}| [\"']?%s(?:\\n)?[\"']?)?\s{{1,4}}{_Q}([^\s\"'|$<]{{4,200}}){_Q}\s{{0,4}}\|"
+_PIPED = rf"[^\n]{{0,80}}?(?:echo|printf)(?: -[ne]{{1,2}}| [\"']?%s(?:\\n)?[\"']?)?\s{{1,4}}(?:{_Q}([^\s\"'|$<]{{4,200}}){_Q}|[\"']([^\"'\n$`]{{8,80}})[\"'])\s{{0,4}}\|"
 # Letters of both cases and a digit: no word and no version.
 _MIXED = r"(?=[^\s\"']{0,64}[a-z])(?=[^\s\"']{0,64}[A-Z])(?=[^\s\"']{0,64}\d)"
 
@@ -289,8 +289,8 @@ _COMMANDS = (
     ),
     _place(  # Perl's DBI, PHP's PDO: the address, the name, the password
         "password",
-        "connect(~new pdo(",
-        r"(?i:[a-z ]{3,8})\(\s{0,8}[\"'][^\"'\n]{3,160}[\"']\s{0,4},\s{0,8}[\"'][^\"'\n]{1,64}[\"']\s{0,4},\s{0,8}[\"'](?![A-Za-z_]{1,40}[\"'])([^\"'\s$]{4,128})[\"']",
+        "connect(~new pdo(~connection(~database(",
+        r"(?i:[a-z ]{3,10})\(\s{0,8}[\"'][^\"'\n]{2,160}[\"']\s{0,4},\s{0,8}[\"'][^\"'\n]{1,64}[\"']\s{0,4},\s{0,8}[\"'](?=[^\"'\n]{0,60}[\d!#%&*+@^])([^\"'\s$]{4,128})[\"']",
     ),
     # A dump of a file whose name says what is in it.
     _place(
@@ -315,7 +315,7 @@ _COMMANDS = (
     ),
     _place(
         "password",
-        "--password-stdin~sudo -s~passwd --stdin~| wg pubkey~| kinit~secret put ~| passwd~| smbpasswd~secret create ~--with-token",
+        "--password-stdin~sudo -s~passwd --stdin~| wg pubkey~| kinit~secret put ~| passwd~| smbpasswd~secret create ~--with-token~| cryptsetup",
         _PIPED,
         by_line=True,
     ),
@@ -339,6 +339,10 @@ _DIALOGUES = (
 )
 # Lines of the settings of routers and switches.
 _ROUTERS = (
+    _place("password", "radius-server host ~tacacs-server host ", r"[a-z]{6}-server host [^\n]{1,80}? key (?:[057] )?([^\s\"'<$]{4,128})"),
+    _place("password", "rootpw ", r"rootpw (?:--plaintext )?([^\s\"'<$-]\S{3,127})(?=[ \t]|\r?\n|\Z)", odd=True),
+    _place("password", "nickserv", r"(?i:nickserv:? identify) (?:[\w-]{2,30} )?(\S{4,128})(?=\s{0,4}(?:\n|\Z))"),
+    _place("password", "chpasswd:", r"chpasswd:\s{0,4}\n(?:[^\n]{0,60}\n){0,3}?[ \t-]{1,12}[\w-]{1,32}:([^\s:|>]{4,128})[ \t]{0,4}(?=\r?\n|\Z)"),
     _place("password", "isakmp key ~tacacs-server key ~radius-server key ", r"[a-z-]{6,14} key (?:[05-9] )?([^\s\"'<$]{4,128})(?=[ \t]|\r?\n|\Z)"),
     _place("password", "enable secret ~enable password ", r"enable (?:secret|password) (?:level \d{1,2} )?(?:[0-9] )?([^\s\"'<]{4,128})"),
     _place("password", "md5 ~key-string ~pre-shared-key ", r"(?:message-digest-key \d{1,3} |(?<=key \d )|(?<=key \d\d ))?(?:md5|key-string|pre-shared-key)(?: (?:[057]|local|remote|ascii-text|\S{1,20}text))? ([^\s\"'<$]{6,128})(?=[ \t]{0,8}\r?\n|;|\Z)", odd=True, gate="router"),
@@ -349,12 +353,12 @@ _SESSIONS = (
     _place(
         "cookie",
         "sessionid~sessid~connect.sid~_session~session_id~sid=",
-        r"(?:(?i:jsessionid|phpsessid|aspsessionid\w{8}|asp\.net_sessionid|php_session_id|session_id|_session)|sessionid|connect\.sid|\bsid(?==))"
-        r"\\{0,3}[\"']?\]?\s{0,2}[=:,]\s{0,2}\\{0,3}[\"']?((?=[^\s\"';,&]{0,60}\d)[A-Za-z0-9.!%~*_-]{20,200})(?![\w-])",
+        r"(?:(?i:session_?id|aspsessionid\w{8}|_session)(?==)|(?i:sessid|connect\.sid|_session)|sessionid|sid(?==))"
+        r"\\{0,3}[\"']?\]?\s{0,2}[=:,]\s{0,2}\\{0,3}[\"']?(?![0-9a-f]{8}-[0-9a-f]{4}-)((?=[^\s\"';,&]{0,60}\d)[A-Za-z0-9.!%~*_-]{20,200})(?![\w-])",
         drawn=True,
     ),
     _place("cookie", "jsessionid=", r"(?i:jsessionid)=([0-9A-F]{32}(?:[.!][\w.-]{1,60})?)"),
-    _place("session", "sessionid>", r"(?i:sessionid)>\s{0,20}([^<>\s]{20,400})<", drawn=True),
+    _place("session", "sessionid>~sessionid xmlns", r"(?i:sessionid)[^<>\n]{0,80}>\s{0,20}([^<>\s]{20,400})<", drawn=True),
     _place("salesforce_session", "!aq", r"00D[A-Za-z0-9]{9,15}(?:!|\\!)AQ[\w.]{40,200}", by_word=True),
 )
 _CRYPT = (

@@ -42,7 +42,7 @@ _QUOTED_PHRASE = re.compile(
 )
 _ABOUT = re.compile(r"(?i)\b(?:passw\w+|passphrase|your|must|please|enter|error|not|failed|invalid|required|denied)\b")
 _CODE = re.compile(
-    r"(?:\b(?:(?=[A-Za-z0-9-]{0,30}\d)[A-Za-z0-9]{4,6}(?:-[A-Za-z0-9]{4,6}){1,4}|\d{4} \d{4}|(?=[a-zA-Z0-9]{0,11}\d)[a-z0-9A-Z]{8,12}|\d{6,8}))(?![\w-])"
+    r"(?:\b(?:(?=[A-Za-z0-9-]{0,30}\d)[A-Za-z0-9]{4,6}(?:-[A-Za-z0-9]{4,6}){1,4}|\d{4} \d{4}|(?=[a-zA-Z0-9]{0,11}\d)[a-z0-9A-Z]{8,12}|[0-9a-f]{16}|\d{6,8}))(?![\w-])"
 )
 _NUMBERED = r"(?:\d{1,2}[.):][ \t]{1,4})?"
 _ROW_OF_CODES = rf"[ \t>*|\[\]\u2022\u25a1-]{{0,10}}{_NUMBERED}{_CODE.pattern}(?:[ \t,|]{{1,12}}{_NUMBERED}{_CODE.pattern}){{0,5}}[ \t|]{{0,8}}\r?(?:\n|\Z)"

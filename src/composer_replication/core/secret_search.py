@@ -81,7 +81,7 @@ def secrets_on(page: Page) -> Iterator[Span]:
             elif what.promise != OPAQUE and at >= rows_end:
                 spans, rows_end = _around(page, at, what, rows_end)
                 assigned += spans
-            if what.promise == PASSWORD:
+            if what.promise == PASSWORD and what.word != "pass":  # "pass the flag on to fortran90"
                 assigned += spoken(page, at)
             continue
         if not isinstance(what, Rule):

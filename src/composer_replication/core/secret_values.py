@@ -116,7 +116,7 @@ def looks_secret(promise: str, value: str, *, quoted: bool = False, literal: boo
             and (random or bool(_HEX.match(value)))
             and entropy_bits(value) >= MIN_BITS
         )
-    if random and len(value) >= MIN_RANDOM:
+    if (random and len(value) >= MIN_RANDOM) or (digits and (quoted or literal) and _STRONG.match(value)):
         return True
     if len(value) < (8 if literal else MIN_MIXED) or digits < 2 or letters < 2 or _PLAIN_WORDS.match(value):
         return False

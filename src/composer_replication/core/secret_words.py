@@ -44,6 +44,7 @@ _ENGLISH = (
     _word("pwd", "", PASSWORD),
     _word("pswd", "", PASSWORD),
     _word("psk", "", PASSWORD),
+    _word("psksecret", "", PASSWORD),
     _word("pw", "", PASSWORD),
     _word("credential", "s?", apart=False),
     _word("cred", "s?"),
@@ -138,6 +139,7 @@ _KEY_BEFORE = tuple(word + sep for word in _KINDS_OF_KEY.split() for sep in ("",
 _MAX_KEY_BEFORE = max(map(len, _KEY_BEFORE))
 # What stands before "pass" and "pwd" without a mark between: dbpass, userpwd.
 _BEFORE_PASS = "db user root admin my smtp ftp ssh pg http proxy mail store key sql redis mongo vault bind api app web ldap mysql rabbit"
+_SHARED = ("shared-", "shared_", "shared ")
 _PASS_BEFORE = tuple(_BEFORE_PASS.split())
 _BEGINS_NAME = r"(?:^|[._-])"
 _PARTS_OF_A_PAGE = (
@@ -183,6 +185,8 @@ def promise_of(page: Page, at: int, end: int, *, name: str, word: Word, more: st
     if word.word.startswith("session") and page.low[end : end + 1] not in ("=", "\t"):
         return None
     if word.word == "key":
+        if page.low.endswith(_SHARED, max(0, at - 8), at) and not more:  # thought up, as a password is
+            return PASSWORD
         if page.low.endswith(_KEY_BEFORE, max(0, at - _MAX_KEY_BEFORE), at):
             return OPAQUE if more else TOKEN
         if before in ("?", "&"):  # the name in a URL
