@@ -52,7 +52,7 @@ _INVISIBLE = (
     ("^@", re.compile(r"\^@(?=.\^@)|(?<=\^@.)\^@")),
 )
 _IS_QUOTED = re.compile(r"=(?:3D|[ \t]?\r?\n)")
-_SOFT_BREAK = re.compile(r"((?:=[0-9A-F]{2}){1,200})|=[ \t]?\r?\n(?=\S)")
+_SOFT_BREAK = re.compile(r"=(?:([0-9A-F]{2}(?:=[0-9A-F]{2}){0,199})|[ \t]?\r?\n(?=\S))")
 # One pattern per quote: a pattern that begins with one letter is looked for many times as fast.
 _GLUED = tuple(
     re.compile(

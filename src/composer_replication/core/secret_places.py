@@ -73,9 +73,9 @@ _URLS = (
     _place(
         "basic_auth",
         "://",
-        r"(?<=[A-Za-z0-9])://[^\s:/@\"'`<>\[\]{}$\\]{0,100}:(?!\$[A-Z{(]|%s|\*\*\*)([^\s/\"'`<>\[\]{}\\]{3,160})@(?=[A-Za-z0-9\[])",
+        r"(?<=[A-Za-z0-9])://[^\s:/@\"'`<>\[\]{}$\\]{0,100}+:(?!\$[A-Z{(]|%s|\*\*\*)([^\s/\"'`<>\[\]{}\\]{3,160})@(?=[A-Za-z0-9\[])",
     ),
-    _place("basic_auth", "://", r"(?<=[a-z0-9])://([A-Za-z0-9_.~=-]{16,400})(?::[\w-]{0,20})?@(?=[A-Za-z0-9\[])", odd=True),
+    _place("basic_auth", "://", r"(?<=[a-z0-9])://([A-Za-z0-9_.~=-]{16,400}+)(?::[\w-]{0,20})?@(?=[A-Za-z0-9\[])", odd=True),
     _place("basic_auth", "@tcp(", r"[\w.$-]{1,64}:([^\s\"'`]{3,64})@tcp\(", by_word=True),
     _place("basic_auth", "thin:", r"(?i:thin):[\w$#.-]{1,64}/([^\s@\"'/]{3,128})@"),
     _place("basic_auth", "sqlplus", r"(?i:sqlplus)\s{1,4}(?:-\S{1,8}\s{1,4}){0,3}[\"']?[\w$#.-]{1,64}/([^\s@\"'/]{3,128})@"),
@@ -275,8 +275,8 @@ _COMMANDS = (
     # The id and the secret of a client, one behind the other: new Client('...', '...')
     _place(
         "assigned_secret",
-        "environment(~client(~api(~sdk(~gateway(~session(~connection(~credential(~provider(",
-        r"\w{3,12}\(\s{0,40}[\"'][^\"'\n]{3,120}[\"']\s{0,4},\s{0,40}[\"']([A-Za-z0-9_+/=-]{20,120})[\"']",
+        "productionenvironment(~sandboxenvironment(~client(~api(~sdk(~connection(~credential(~provider(",
+        r"\w{3,24}\(\s{0,40}[\"'][^\"'\n]{3,120}[\"']\s{0,4},\s{0,40}[\"']([A-Za-z0-9_+/=-]{20,120})[\"']",
         drawn=True,
     ),
     # What a class or an enum of keys holds.
@@ -295,8 +295,8 @@ _COMMANDS = (
     # A dump of a file whose name says what is in it.
     _place(
         "shown_secret",
-        "xxd ~hexdump ~od -",
-        r"(?:xxd|hexdump|od) [^\n]{0,80}?(?i:pass|secret|cred|token|psk|\.key)[^\n|]{0,40}"
+        "$ xxd ~$ hexdump ~$ od ~hexdump -c",
+        r"(?:\$ )?(?:xxd|hexdump|od) [^\n]{0,80}?(?i:pass|secret|cred|token|psk|\.key)[^\n|]{0,40}"
         r"((?:\n[ \t]{0,8}[0-9a-f]{6,8}:?(?=[ \t])[^\n]{1,100}){1,60})",
     ),
     # What a script takes the base64 off before it uses it.
@@ -330,7 +330,7 @@ _BASE64_TURN = rf"{_TURN}[^\n]{{0,40}}?(?<![A-Za-z0-9+/])([A-Za-z0-9+/]{{8,200}}
 _DIALOGUES = (
     _place("password", "user ", rf"USER \S{{1,80}}(?:[^\n]{{0,8}}{_TURN}[^\n]{{0,160}}){{1,2}}?\bPASS :?(\S{{4,128}})"),  # FTP, POP3, then IRC
     _place("password", "pass ", rf"PASS :?(\S{{4,128}})[ \t]{{0,4}}{_TURN}[^\n]{{0,40}}?\b(?:NICK|230|USER|\+OK)\b"),
-    _place("password", "331 ~+ok ", rf"(?:331|\+OK) [^\n]{{0,160}}?{_TURN}[^\n]{{0,40}}?\bPASS (\S{{4,128}})"),
+    _place("password", "331 p~331 u~+ok ", rf"(?:331|\+OK) [^\n]{{0,160}}?{_TURN}[^\n]{{0,40}}?\bPASS (\S{{4,128}})"),
     _place("password", " login ", r"(?<=\d) (?:LOGIN|login) \S{1,80} \"?([^\s\"]{4,128})\"?[ \t]{0,4}(?=\r?\n|\\|\Z)", gate="imap"),
     _place("password", " login ", r"(?<=\d) LOGIN \S{1,80} \"?([^\s\"]{4,128})\"?[ \t]{0,4}(?=\r?\n|\\|\Z)"),
     _place("password", "334 ugfzc3dvcmq6", rf"334 UGFzc3dvcmQ6[^\n]{{0,8}}?{_BASE64_TURN}"),
@@ -345,21 +345,20 @@ _ROUTERS = (
     _place("password", "chpasswd:", r"chpasswd:\s{0,4}\n(?:[^\n]{0,60}\n){0,3}?[ \t-]{1,12}[\w-]{1,32}:([^\s:|>]{4,128})[ \t]{0,4}(?=\r?\n|\Z)"),
     _place("password", "isakmp key ~tacacs-server key ~radius-server key ", r"[a-z-]{6,14} key (?:[05-9] )?([^\s\"'<$]{4,128})(?=[ \t]|\r?\n|\Z)"),
     _place("password", "enable secret ~enable password ", r"enable (?:secret|password) (?:level \d{1,2} )?(?:[0-9] )?([^\s\"'<]{4,128})"),
-    _place("password", "md5 ~key-string ~pre-shared-key ", r"(?:message-digest-key \d{1,3} |(?<=key \d )|(?<=key \d\d ))?(?:md5|key-string|pre-shared-key)(?: (?:[057]|local|remote|ascii-text|\S{1,20}text))? ([^\s\"'<$]{6,128})(?=[ \t]{0,8}\r?\n|;|\Z)", odd=True, gate="router"),
+    _place("password", "-digest-key ~key-string ~pre-shared-key ", r"(?:-digest-key \d{1,3} md5|key-string|pre-shared-key)(?: (?:[057]|local|remote|ascii-text|\S{1,20}text))? ([^\s\"'<$]{6,128})(?=[ \t]{0,8}\r?\n|;|\Z)", odd=True, gate="router"),
     _place("password", "neighbor ", r"neighbor [\w.:-]{3,40} password (?:[057] )?([^\s\"'<]{4,128})"),
     _place("password", "wpa-psk ", r"wpa-psk (?:ascii|hex) (?:[078] )?([^\s\"'<]{8,128})"),
 )
 _SESSIONS = (
     _place(
         "cookie",
-        "sessionid~sessid~connect.sid~_session~session_id~sid=",
-        r"(?:(?i:session_?id|aspsessionid\w{8}|_session)(?==)|(?i:sessid|connect\.sid|_session)|sessionid|sid(?==))"
+        "sessionid~phpsessid~connect.sid~_session~session_id",
+        r"(?:(?i:session_?id|_session)(?==)|(?i:phpsessid|connect\.sid|_session)|sessionid)"
         r"\\{0,3}[\"']?\]?\s{0,2}[=:,]\s{0,2}\\{0,3}[\"']?(?![0-9a-f]{8}-[0-9a-f]{4}-)((?=[^\s\"';,&]{0,60}\d)[A-Za-z0-9.!%~*_-]{20,200})(?![\w-])",
         drawn=True,
     ),
-    _place("cookie", "jsessionid=", r"(?i:jsessionid)=([0-9A-F]{32}(?:[.!][\w.-]{1,60})?)"),
-    _place("session", "sessionid>~sessionid xmlns", r"(?i:sessionid)[^<>\n]{0,80}>\s{0,20}([^<>\s]{20,400})<", drawn=True),
-    _place("salesforce_session", "!aq", r"00D[A-Za-z0-9]{9,15}(?:!|\\!)AQ[\w.]{40,200}", by_word=True),
+    _place("cookie", "sessionid", r"(?<=[jJ])(?i:sessionid)=([0-9A-F]{32}(?:[.!][\w.-]{1,60})?)"),
+    _place("session", "sessionid", r"(?i:sessionid)[^<>\n]{0,80}>\s{0,20}([^<>\s]{20,400})<", drawn=True),
 )
 _CRYPT = (
     _place(

@@ -14,11 +14,11 @@ from composer_replication.core.secret_values import PASSWORD, is_placeholder, st
 PAIR_SIGNS = (" / ", "log in", "logs in with", "login", "anmeld")
 """A pair of a name and a password stands around the first, or behind the others."""
 WALLET_WORDS = (
-    *("phrase", "mnemonic", "seed words", "seed:", "seed is", "recovery words", "wallet", "these words", "12 words", "24 words", "bip39"),
-    *("ledger", "trezor", "metamask"),
+    *("phrase", "mnemonic", "seed words", "seed:", "recovery words", "wallet", "these words", "12 words", "24 words", "bip39"),
+    *("ledger", "metamask"),
 )
 CODE_WORDS = (
-    *("two-factor", "2fa", "recovery code", "backup code", "scratch code", "emergency code", "one-time code", "rescue code"),
+    *("two-factor", "2fa code", "recovery code", "backup code", "scratch code", "emergency code", "one-time code", "rescue code"),
     *("sicherungscode", "ersatzcode", "wiederherstellungscode", "codes de secours", "codes de r\u00e9cup", "c\u00f3digos de", "codici di"),
 )
 """Codes for a second factor stand below one of them."""

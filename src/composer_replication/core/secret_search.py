@@ -43,7 +43,7 @@ _LOOKED_FOR: Needles[Word | Rule | Look | None] = Needles(
         *((sign, _PAIR) for sign in PAIR_SIGNS),
         *((word, _WALLET) for word in WALLET_WORDS),
         *((words, _CODES) for words in CODE_WORDS),
-        ("from stdin", _of_copy),
+        ("copy ", _of_copy),
         *((words, printed_by) for words in PRINTERS),
         *((word.word, word) for word in WORDS),
         *((needle, rule) for rule in PLACE_RULES for needle in rule.needles),

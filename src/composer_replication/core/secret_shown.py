@@ -25,7 +25,7 @@ PRINTERS = (
 """In small letters: a command with one of them prints a secret, without a secret's name in it."""
 MAX_COMMAND, MAX_LINES = 300, 8
 _ALONE = re.compile(r"[ \t]{0,8}[\u2502\u23bf\u2514>]?[ \t]{0,8}[\"'`]?([^\s\"'`]{8,400}+)[\"'`]?[ \t]{0,8}(?=\r?\n|\Z)")
-LINE_ALONE_BELOW = re.compile(rf"[^\n]{{0,{MAX_COMMAND}}}\r?\n(?:[ \t]{{0,8}}\r?\n)?{_ALONE.pattern}")
+LINE_ALONE_BELOW = re.compile(rf"[^\n]{{0,{MAX_COMMAND}}}+\n(?:[ \t]{{0,8}}\r?\n)?{_ALONE.pattern}")
 _ANNOUNCED = re.compile(r"passw(?:ord|d|ort)\b[^\n]{0,160}:[ \t]{0,8}\r?\n(?:[ \t]{0,8}\r?\n)?", re.IGNORECASE)
 """A program's first words: it made a password, here it is."""
 """The rest of a line, and below it a line that holds one value and nothing else."""

@@ -37,20 +37,20 @@ def inserted_secrets(text: str, at: int) -> list[Span]:
     return spans
 
 
-_COPY = re.compile(r"copy\s{1,4}\S{1,80}\s{0,4}\(([^()]{1,600})\)\s{1,4}\Z", re.IGNORECASE)
+_COPY = re.compile(r"copy\s{1,4}\S{1,80}\s{0,4}\(([^()]{1,600}+)\)\s{1,4}from\s{1,4}stdin[^\n]{0,40}\n", re.IGNORECASE)
 
 
 def copied_secrets(text: str, at: int) -> list[Span]:
-    """Secrets in the rows below COPY ... FROM stdin at `at`, as pg_dump writes them.
+    """Secrets in the rows below COPY ... FROM stdin, as pg_dump writes them.
 
-    >>> copied_secrets("COPY t (id, token) FROM stdin;\\n1\\t9fK2mQ8xL4vB7nR1tY6w", 19)
+    >>> copied_secrets("COPY t (id, token) FROM stdin;\\n1\\t9fK2mQ8xL4vB7nR1tY6w", 0)
     [Span(start=33, end=53, kind='assigned_secret')]
     """
-    head, start = _COPY.search(text, max(0, at - 2 * MAX_HEADER), at), text.find("\n", at, at + 40) + 1
-    if head is None or not start:
+    head = _COPY.match(text, at)
+    if head is None:
         return []
     names = [column.strip("`\" \n\t") for column in head[1].split(",")]
-    return _rows(text, start, "\t", names)[0] if len(names) > 1 else []
+    return _rows(text, head.end(), "\t", names)[0] if len(names) > 1 else []
 
 
 MAX_HEADER = 400

@@ -51,7 +51,7 @@ _ENGLISH = (
     _word("key", "(?:[_-]?id)?", apart=False),
     _word("key-data", apart=False),
     _word("auth"),
-    _word("_pat", apart=False),
+    _word("_pat", apart=False)._replace(next=NEXT_LETTERS - {"h"}),  # a name that ends in _path
     _word("jwt"),
     _word("salt", "", PASSWORD),
     _word("mnemonic", "", PASSWORD, apart=False),
