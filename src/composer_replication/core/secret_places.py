@@ -236,7 +236,7 @@ _COMMANDS = (
         r"[\w.]{1,20}\(\s{0,8}[\"'][^\"'\n]{1,64}[\"']\s{0,2},\s{0,8}[\"']([^\"'\s]{6,128})[\"']",
         odd=True,
     ),
-    _place("token", " login ", r" login ([A-Za-z0-9._-]{20,400})(?=\s|\Z)", odd=True),
+    _place("token", " login ", r" login (?:--?[\w-]{1,20}[ =]){0,3}([A-Za-z0-9._-]{20,400})(?=\s|\Z)", odd=True),
     _place("token", " -k ", r" -k ([A-Za-z0-9._-]{24,400})(?=\s|\Z)", drawn=True),
     # A value that looks drawn goes behind -p, whatever the command is.
     _place("password", " -p ", rf" -[pP] {_Q}{_MIXED}([A-Za-z0-9!@#%^*_+?~=.-]{{8,64}}){_Q}(?=\s|\Z)", drawn=True),
@@ -270,7 +270,7 @@ _COMMANDS = (
     # net use Z: \\server\share /user:name password, in either order
     _place("password", "net use ", rf"net use (?:\S{{1,3}}: )?\\\\\S{{1,80}} (?:/user:\S{{1,64}} )?(?!/){_VALUE}(?=[\s\"']|\Z)"),
     _place("erlang_cookie", "setcookie ", r"(?<=-)setcookie [\"']?([A-Za-z0-9_!-]{8,80})"),
-    _place("token", "wandb login ~wandb.login(", r"wandb(?: login |\.login\()(?:--?\w{1,20}[ =]){0,3}(?:key=)?[\"']?([0-9a-f]{40})(?![0-9a-f])"),
+    _place("token", "wandb.login(", r"wandb\.login\((?:key=)?[\"']?([0-9a-f]{40})(?![0-9a-f])"),
     _place("token", "pushover", r"(?i:pushover)[\w.-]{0,20}[\"']?\s{0,3}[:=]\s{0,3}[\"']?([a-z0-9]{30})(?![\w-])", odd=True),
     # The id and the secret of a client, one behind the other: new Client('...', '...')
     _place(
@@ -331,10 +331,8 @@ _DIALOGUES = (
     _place("password", "user ", rf"USER \S{{1,80}}(?:[^\n]{{0,8}}{_TURN}[^\n]{{0,160}}){{1,2}}?\bPASS :?(\S{{4,128}})"),  # FTP, POP3, then IRC
     _place("password", "pass ", rf"PASS :?(\S{{4,128}})[ \t]{{0,4}}{_TURN}[^\n]{{0,40}}?\b(?:NICK|230|USER|\+OK)\b"),
     _place("password", "331 p~331 u~+ok ", rf"(?:331|\+OK) [^\n]{{0,160}}?{_TURN}[^\n]{{0,40}}?\bPASS (\S{{4,128}})"),
-    _place("password", " login ", r"(?<=\d) (?:LOGIN|login) \S{1,80} \"?([^\s\"]{4,128})\"?[ \t]{0,4}(?=\r?\n|\\|\Z)", gate="imap"),
     _place("password", " login ", r"(?<=\d) LOGIN \S{1,80} \"?([^\s\"]{4,128})\"?[ \t]{0,4}(?=\r?\n|\\|\Z)"),
     _place("password", "334 ugfzc3dvcmq6", rf"334 UGFzc3dvcmQ6[^\n]{{0,8}}?{_BASE64_TURN}"),
-    _place("password", "auth plain\n~auth plain\r\n~auth login\n", rf"(?i:auth (?:plain|login))(?:{_TURN}[^\n]{{0,30}}334[ \t]{{0,4}}(?=\r?\n))?{_BASE64_TURN}"),
     _place("password", ":587 ~:465 ~:25 ~:2525 ~:587\t", r":\d{2,4}[ \t]{1,8}[^\s:]{1,80}:(\S{4,128})"),  # a line of Postfix's sasl_passwd
 )
 # Lines of the settings of routers and switches.
@@ -344,7 +342,6 @@ _ROUTERS = (
     _place("password", "nickserv", r"(?i:nickserv:? identify) (?:[\w-]{2,30} )?(\S{4,128})(?=\s{0,4}(?:\n|\Z))"),
     _place("password", "chpasswd:", r"chpasswd:\s{0,4}\n(?:[^\n]{0,60}\n){0,3}?[ \t-]{1,12}[\w-]{1,32}:([^\s:|>]{4,128})[ \t]{0,4}(?=\r?\n|\Z)"),
     _place("password", "isakmp key ~tacacs-server key ~radius-server key ", r"[a-z-]{6,14} key (?:[05-9] )?([^\s\"'<$]{4,128})(?=[ \t]|\r?\n|\Z)"),
-    _place("password", "enable secret ~enable password ", r"enable (?:secret|password) (?:level \d{1,2} )?(?:[0-9] )?([^\s\"'<]{4,128})"),
     _place("password", "-digest-key ~key-string ~pre-shared-key ", r"(?:-digest-key \d{1,3} md5|key-string|pre-shared-key)(?: (?:[057]|local|remote|ascii-text|\S{1,20}text))? ([^\s\"'<$]{6,128})(?=[ \t]{0,8}\r?\n|;|\Z)", odd=True, gate="router"),
     _place("password", "neighbor ", r"neighbor [\w.:-]{3,40} password (?:[057] )?([^\s\"'<]{4,128})"),
     _place("password", "wpa-psk ", r"wpa-psk (?:ascii|hex) (?:[078] )?([^\s\"'<]{8,128})"),

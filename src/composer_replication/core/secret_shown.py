@@ -18,8 +18,7 @@ from composer_replication.core.secret_values import PASSWORD, TOKEN, is_placehol
 
 PRINTERS = (
     *("output -raw", "openssl rand", "pwgen", "apg -", "/dev/urandom", "randombytes(", "base64 -d", "base64 --decode"),
-    *("initial-password", "initialadminpassword", "initial-admin-secret", "jsonpath=", "pass show ", "pass -c ", "lpass show ", "print-access-token"),
-    *("auth token", "whoami -t", "get-login-password", "auth:token", "print token", "find-generic-password", "get-access-token"),
+    *("jsonpath=", "whoami -t"),
     *("op read ", "op item get", "bw get ", "chamber read", "kv get ", "vault read ", "get-parameter", "versions access"),
 )
 """In small letters: a command with one of them prints a secret, without a secret's name in it."""
@@ -31,7 +30,7 @@ _ANNOUNCED = re.compile(r"passw(?:ord|d|ort)\b[^\n]{0,160}:[ \t]{0,8}\r?\n(?:[ \
 """The rest of a line, and below it a line that holds one value and nothing else."""
 _PROMPT = re.compile(
     r"[ \t]{0,8}(?:\u25cf |\u23fa )?(?:[$%\u276f\u279c]|>>>|>|PS [^>\n]{0,80}>|In \[\d{1,4}\]:|irb\S{0,30}>|Bash\("
-    r"|[\w.-]{1,40}@[\w.-]{1,60}[^$#%\n]{0,60}[$#%])"
+    r"|[\w.-]{1,40}[$#] |[\w.-]{1,40}@[\w.-]{1,60}[^$#%\n]{0,60}[$#%])"
 )
 _PRINTS_HASHES = re.compile(
     r"\bgit\b|sha\d|md5|docker|rev-parse|hash|digest|uuid|checksum|\bwc\b|etag|\bgrep\b|\bls\b|\bfind\b|doctest", re.IGNORECASE
