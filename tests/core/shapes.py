@@ -82,7 +82,9 @@ def _of_kind(kind: str, count: int, rng: random.Random) -> str:
     if kind == "G":  # a password that somebody thought up: two words, one word, a phrase
         word, other = rng.choice(_NOUNS).capitalize(), rng.choice(_NOUNS).capitalize()
         number = rng.randint(11, 99)
-        return (f"{word}#{other}{number}", f"{word}{other.lower()}{number}", f"{word.lower()} {other.lower()} under the {number} trees")[count - 1]
+        return (f"{word}#{other}{number}", f"{word}{other.lower()}{number}", f"{word.lower()} {other.lower()} under the {number} trees")[
+            count - 1
+        ]
     if kind == "L":
         return f"{rng.choice(_NOUNS)}{rng.randint(10, 99)}{rng.choice(_NOUNS)}"[:count]
     if kind == "B":

@@ -56,7 +56,7 @@ _SOFT_BREAK = re.compile(r"=(?:([0-9A-F]{2}(?:=[0-9A-F]{2}){0,199})|[ \t]?\r?\n(
 # One pattern per quote: a pattern that begins with one letter is looked for many times as fast.
 _GLUED = tuple(
     re.compile(
-        rf"{q}(?<=[\w+/=.~:@!-]{q})[ \t]{{0,4}}(?:\+|\.{{1,2}}|&|\|\||<>|~|\\)?[ \t]{{0,4}}"
+        rf"{q}(?=[ \t+.&|<~\\`\r\nbfruBFRU\"'])(?<=[\w+/=.~:@!-]{q})[ \t]{{0,4}}+(?:\+|\.{{1,2}}|&|\|\||<>|~|\\)?[ \t]{{0,4}}+"
         r"(?:[\\`]?\r?\n[ \t]{0,40}(?:\d{1,6}[\t\u2192:][ \t]{0,40}|[+>|*#-][ \t]{1,40})?(?:(?:\+|\.{1,2}|&|\|\|)[ \t]{0,4})?)?"
         r"[bfruBFRU]?[\"'](?=[\w+/=.~:@!-])"
     )

@@ -122,7 +122,14 @@ _PARTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("table", (r"[ \t]{0,24}(?:\||\u2502)[ \t]{0,24}|\t{1,4}|[ ]{3,40}",)),
     (
         "said",
-        (rf"(?:{_Q})?[ \t](?:is|was|=|set to|\u00e9|ist|est|es|\u2014)[: ][ \t]?(?!(?:generated|created|shown|printed|stored|set) (?:for|to|as|by|below))", _ANSWERS, rf"{SAID}\s{{0,6}}", SAID_OF, _CJK),
+        (
+            rf"(?:{_Q})?[ \t](?:is|was|=|set to|\u00e9|ist|est|es|\u2014)[: ][ \t]?"
+            r"(?!(?:generated|created|shown|printed|stored|set) (?:for|to|as|by|below))",
+            _ANSWERS,
+            rf"{SAID}\s{{0,6}}",
+            SAID_OF,
+            _CJK,
+        ),
     ),
     (
         "file",

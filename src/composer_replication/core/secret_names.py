@@ -32,7 +32,9 @@ _PASSWORD_NAME = re.compile(r"(?i)passw|passphrase|passcode|pwd|pswd|(?:^|[^a-z]
 _WORDS_OF_PHRASE = re.compile(r"[a-z]{2,12}(?:[ -](?:[a-z]{1,12}|\d{1,4})){2,30}\Z")
 _ANY_PHRASE = re.compile(r"[^\W_][\w'!?,.-]{0,20}(?: [\w'!?,.&-]{1,20}){2,12}\Z")
 _SURE_NAME = re.compile(r"(?i)passphrase|psk|passin|passout|pgpass|mysql_pwd")
-_SPEAKS = re.compile(r"(?i)\b(?:your|must|enter|please|password|passphrase|passwort|forgot|invalid|incorrect|required|confirm|characters|optional)\b")
+_SPEAKS = re.compile(
+    r"(?i)\b(?:your|must|enter|please|password|passphrase|passwort|forgot|invalid|incorrect|required|confirm|characters|optional)\b"
+)
 _PHRASE_TO_THE_END = re.compile(r"[a-z]{2,12}(?: (?:[a-z]{1,12}|\d{1,4})){2,12}(?=[ \t]{0,4}\r?(?:\n|\Z))")
 _LINE_OF_SETTINGS = re.compile(r"(?:\A|\n)(?:[ \t]{0,8}\d{1,6}[\t\u2192:][ \t]{0,8}|[+ -]{0,8})\Z")
 _FILLED_IN = re.compile(r"\$[({]|\{\{|%\(|<%|\{[A-Za-z_'][^{}]{0,80}\}|[A-Za-z_]\w{3,40}\(|::")  # an f-string, code
@@ -51,6 +53,8 @@ _SLUG = re.compile(r"[a-z]+[0-9]*(?:[_-][a-z]+[0-9]*)+\Z")  # "autotune-config-v
 _DATED = re.compile(r"\d{4}-\d\d|\d{1,5}\Z")
 _FORM_FIELD = ('name="', "name='", 'name=\\"')
 MIN_SALT, MIN_SALT_SYMBOLS = 32, 6
+MAX_LINES = 40
+"""A narrow screen breaks a value into so many lines at most."""
 
 
 def assigned_at(page: Page, at: int, word: Word) -> Span | None:
@@ -136,9 +140,7 @@ def _value(text: str, name_at: int, glue: re.Match[str], kind: str, promise: str
     if opened is not None:
         return _quoted(text, opened, name, how, kind, promise, glue[0].count(" "))
     flag = "--" in name or name.startswith("-") or (before.endswith("/") and glue[0] == ":")
-    if how in ("call", "fallback") or (how == "form" and not text.endswith(_FORM_FIELD, 0, name_at)):
-        return None
-    if how == "file" and not _SHOWS.search(text, max(0, name_at - 90), name_at):
+    if not _may_be_bare(text, name_at, how):
         return None
     bare = BARE.match(text, start)
     if bare is None or (how == "file" and bare[0].count(":") > 2):  # a line of .pgpass
@@ -157,20 +159,33 @@ def _value(text: str, name_at: int, glue: re.Match[str], kind: str, promise: str
         value += _LONG_REST.match(text, start + len(value))[0]  # type: ignore[index]
     exact = how == "assign" and glue[0] in ("=", ":=")
     literal = how in ("xml", "form") or (flag and exact) or (exact and (query or bool(_ENV_NAME.match(name)) or "." in name.strip(".")))
-    if (how in ("said", "file") or (how == "space" and not in_command)) and not stands_out(value, promise) and not (
-        how == "space" and promise == PASSWORD and _HUMAN.match(value) and _ends_line_of_settings(text, name_at, start + len(value))
-    ):
+    stop = start + len(value)
+    human = promise == PASSWORD and bool(_HUMAN.match(value))
+    in_sentence = how in ("said", "file") or (how == "space" and not in_command)
+    alone = how == "space" and human and _ends_line_of_settings(text, name_at, stop)
+    if in_sentence and not alone and not stands_out(value, promise):
         return None
+    # Behind a flag or in a column stands no code: a word with a number is a password there.
+    human = human and (flag or how == "table" or _is_setting(text, stop, glue[0], how))
+    return _bare(text, start, value, how, kind, promise, literal=literal or human)
+
+
+def _may_be_bare(text: str, name_at: int, how: str) -> bool:
+    """Whether a value may stand without quotes behind this glue."""
+    if how == "file":
+        return bool(_SHOWS.search(text, max(0, name_at - 90), name_at))
+    return how not in ("call", "fallback") and (how != "form" or text.endswith(_FORM_FIELD, 0, name_at))
+
+
+def _bare(text: str, start: int, value: str, how: str, kind: str, promise: str, *, literal: bool) -> Span | None:
+    """Where a value without quotes stands, with the lines that go on with it, if it looks secret."""
     if how == "table" and _TYPE.search(value):
         return None
     end = start + len(value)
     if how in ("assign", "table", "space", "pair") and (joined := goes_on(text, start, end)) is not None:
         value, end = joined
-    # Behind a flag or in a column stands no code: a word with a number is a password there.
-    human = promise == PASSWORD and bool(_HUMAN.match(value)) and (flag or how == "table" or _is_setting(text, start + len(value), glue[0], how))
-    if not looks_secret(promise, value, literal=literal or how == "level" or human):
-        return None
-    return Span(start, end, kind)
+    is_level = how == "level"  # a router's: whatever its name is, somebody thought it up
+    return Span(start, end, kind) if looks_secret(PASSWORD if is_level else promise, value, literal=literal or is_level) else None
 
 
 def _is_setting(text: str, end: int, glue: str, how: str) -> bool:
@@ -197,7 +212,10 @@ def _phrase_to_the_end(text: str, name_at: int, start: int, name: str) -> Span |
 def goes_on(text: str, start: int, end: int) -> tuple[str, int] | None:
     """A value that a narrow column or screen broke, with the lines below that hold nothing but its rest; and where it ends."""
     value, stop = text[start:end], end
-    while (below := _BELOW_IT.match(text, stop)) is not None and _is_rest(below[1], value):
+    for _ in range(MAX_LINES):
+        below = _BELOW_IT.match(text, stop)
+        if below is None or not _is_rest(below[1], value):
+            break
         value, stop = value.rstrip("-") + below[1] if below[0].startswith("-") else value + below[1], below.end(1)
     return (value, stop) if stop > end else None
 

@@ -59,7 +59,10 @@ _Q = r"[\"']?"
 _WORDS = r"(?:[^\n|;&]{0,160}?\s)?"
 _VALUE = rf"{_Q}((?![-$<]){_WORD_OF_SHELL}{{4,128}})"
 _NOT_A_PORT = r"(?!\d{1,5}(?:[\s:\"';]|\Z))"
-_PIPED = rf"[^\n]{{0,80}}?(?:echo|printf)(?: -[ne]{{1,2}}| [\"']?%s(?:\\n)?[\"']?)?\s{{1,4}}(?:{_Q}([^\s\"'|$<]{{4,200}}){_Q}|[\"']([^\"'\n$`]{{8,80}})[\"'])\s{{0,4}}\|"
+_PIPED = (
+    r"[^\n]{0,80}?(?:echo|printf)(?: -[ne]{1,2}| [\"']?%s(?:\\n)?[\"']?)?\s{1,4}"
+    rf"(?:{_Q}([^\s\"'|$<]{{4,200}}){_Q}|[\"']([^\"'\n$`]{{8,80}})[\"'])\s{{0,4}}\|"
+)
 # Letters of both cases and a digit: no word and no version.
 _MIXED = r"(?=[^\s\"']{0,64}[a-z])(?=[^\s\"']{0,64}[A-Z])(?=[^\s\"']{0,64}\d)"
 
@@ -74,8 +77,9 @@ _URLS = (
         "basic_auth",
         "://",
         r"(?<=[A-Za-z0-9])://[^\s:/@\"'`<>\[\]{}$\\]{0,100}+:(?!\$[A-Z{(]|%s|\*\*\*)([^\s/\"'`<>\[\]{}\\]{3,160})@(?=[A-Za-z0-9\[])",
+        gate="@",
     ),
-    _place("basic_auth", "://", r"(?<=[a-z0-9])://([A-Za-z0-9_.~=-]{16,400}+)(?::[\w-]{0,20})?@(?=[A-Za-z0-9\[])", odd=True),
+    _place("basic_auth", "://", r"(?<=[a-z0-9])://([A-Za-z0-9_.~=-]{16,400}+)(?::[\w-]{0,20})?@(?=[A-Za-z0-9\[])", odd=True, gate="@"),
     _place("basic_auth", "@tcp(", r"[\w.$-]{1,64}:([^\s\"'`]{3,64})@tcp\(", by_word=True),
     _place("basic_auth", "thin:", r"(?i:thin):[\w$#.-]{1,64}/([^\s@\"'/]{3,128})@"),
     _place("basic_auth", "sqlplus", r"(?i:sqlplus)\s{1,4}(?:-\S{1,8}\s{1,4}){0,3}[\"']?[\w$#.-]{1,64}/([^\s@\"'/]{3,128})@"),
@@ -139,7 +143,12 @@ _LINES = (
         r":\d{4}:[\w.*-]{1,64}:[A-Za-z_*][\w.@-]{0,63}:(?=[^\s]{0,127}[^\d\s])(\S{4,128})[ \t]{0,4}(?=\r?\n|\Z)",
         gate="pgpass",
     ),
-    _place("password", "login ", r"(?i:login)[ \t]{1,4}\S{1,64}\s{1,40}(?:(?:port|account|protocol)[ \t]{1,4}\S{1,40}\s{1,40}){0,2}password[ \t]{1,8}(\S{4,128})", gate="machine"),  # a line of .netrc
+    _place(
+        "password",
+        "login ",
+        r"(?i:login)[ \t]{1,4}\S{1,64}\s{1,40}(?:(?:port|account|protocol)[ \t]{1,4}\S{1,40}\s{1,40}){0,2}password[ \t]{1,8}(\S{4,128})",
+        gate="machine",
+    ),  # a line of .netrc
     _place(
         "password",
         "snmp-server community ~rocommunity ~rwcommunity ",
@@ -290,7 +299,8 @@ _COMMANDS = (
     _place(  # Perl's DBI, PHP's PDO: the address, the name, the password
         "password",
         "connect(~new pdo(~connection(~database(",
-        r"(?i:[a-z ]{3,10})\(\s{0,8}[\"'][^\"'\n]{2,160}[\"']\s{0,4},\s{0,8}[\"'][^\"'\n]{1,64}[\"']\s{0,4},\s{0,8}[\"'](?=[^\"'\n]{0,60}[\d!#%&*+@^])([^\"'\s$]{4,128})[\"']",
+        r"(?i:[a-z ]{3,10})\(\s{0,8}[\"'][^\"'\n]{2,160}[\"']\s{0,4},\s{0,8}[\"'][^\"'\n]{1,64}[\"']\s{0,4},\s{0,8}"
+        r"[\"'](?=[^\"'\n]{0,60}[\d!#%&*+@^])([^\"'\s$]{4,128})[\"']",
     ),
     # A dump of a file whose name says what is in it.
     _place(
@@ -303,7 +313,8 @@ _COMMANDS = (
     _place(
         "encoded_secret",
         "base64 -d~base64 --decode",
-        r"[^\n]{0,120}?(?i:pass|pw|secret|token|key|cred|auth)[^\n]{0,40}?(?:echo|printf|<<<)(?: -[ne]{1,2}| [\"']?%s[\"']?)? ?[\"']?([A-Za-z0-9+/]{8,400}={0,2})[\"']?(?=[ )])",
+        r"[^\n]{0,120}?(?i:pass|pw|secret|token|key|cred|auth)[^\n]{0,40}?(?:echo|printf|<<<)"
+        r"(?: -[ne]{1,2}| [\"']?%s[\"']?)? ?[\"']?([A-Za-z0-9+/]{8,400}={0,2})[\"']?(?=[ )])",
         by_line=True,
     ),
     _place("password", "sshpass", rf"sshpass\s{{1,4}}-p\s{{0,4}}{_VALUE}"),
@@ -315,7 +326,8 @@ _COMMANDS = (
     ),
     _place(
         "password",
-        "--password-stdin~sudo -s~passwd --stdin~| wg pubkey~| kinit~secret put ~| passwd~| smbpasswd~secret create ~--with-token~| cryptsetup",
+        "--password-stdin~sudo -s~passwd --stdin~| wg pubkey~| kinit~secret put ~| passwd~| smbpasswd~secret create "
+        "~--with-token~| cryptsetup",
         _PIPED,
         by_line=True,
     ),
@@ -328,7 +340,9 @@ _COMMANDS = (
 _TURN = r"(?:\r?\n|\\r?\\n)"
 _BASE64_TURN = rf"{_TURN}[^\n]{{0,40}}?(?<![A-Za-z0-9+/])([A-Za-z0-9+/]{{8,200}}={{0,2}})[ \t\"']{{0,4}}(?=\r?\n|\\|\Z)"
 _DIALOGUES = (
-    _place("password", "user ", rf"USER \S{{1,80}}(?:[^\n]{{0,8}}{_TURN}[^\n]{{0,160}}){{1,2}}?\bPASS :?(\S{{4,128}})"),  # FTP, POP3, then IRC
+    _place(
+        "password", "user ", rf"USER \S{{1,80}}(?:[^\n]{{0,8}}{_TURN}[^\n]{{0,160}}){{1,2}}?\bPASS :?(\S{{4,128}})"
+    ),  # FTP, POP3, then IRC
     _place("password", "pass ", rf"PASS :?(\S{{4,128}})[ \t]{{0,4}}{_TURN}[^\n]{{0,40}}?\b(?:NICK|230|USER|\+OK)\b"),
     _place("password", "331 p~331 u~+ok ", rf"(?:331|\+OK) [^\n]{{0,160}}?{_TURN}[^\n]{{0,40}}?\bPASS (\S{{4,128}})"),
     _place("password", " login ", r"(?<=\d) LOGIN \S{1,80} \"?([^\s\"]{4,128})\"?[ \t]{0,4}(?=\r?\n|\\|\Z)"),
@@ -340,9 +354,22 @@ _ROUTERS = (
     _place("password", "radius-server host ~tacacs-server host ", r"[a-z]{6}-server host [^\n]{1,80}? key (?:[057] )?([^\s\"'<$]{4,128})"),
     _place("password", "rootpw ", r"rootpw (?:--plaintext )?([^\s\"'<$-]\S{3,127})(?=[ \t]|\r?\n|\Z)", odd=True),
     _place("password", "nickserv", r"(?i:nickserv:? identify) (?:[\w-]{2,30} )?(\S{4,128})(?=\s{0,4}(?:\n|\Z))"),
-    _place("password", "chpasswd:", r"chpasswd:\s{0,4}\n(?:[^\n]{0,60}\n){0,3}?[ \t-]{1,12}[\w-]{1,32}:([^\s:|>]{4,128})[ \t]{0,4}(?=\r?\n|\Z)"),
-    _place("password", "isakmp key ~tacacs-server key ~radius-server key ", r"[a-z-]{6,14} key (?:[05-9] )?([^\s\"'<$]{4,128})(?=[ \t]|\r?\n|\Z)"),
-    _place("password", "-digest-key ~key-string ~pre-shared-key ", r"(?:-digest-key \d{1,3} md5|key-string|pre-shared-key)(?: (?:[057]|local|remote|ascii-text|\S{1,20}text))? ([^\s\"'<$]{6,128})(?=[ \t]{0,8}\r?\n|;|\Z)", odd=True, gate="router"),
+    _place(
+        "password", "chpasswd:", r"chpasswd:\s{0,4}\n(?:[^\n]{0,60}\n){0,3}?[ \t-]{1,12}[\w-]{1,32}:([^\s:|>]{4,128})[ \t]{0,4}(?=\r?\n|\Z)"
+    ),
+    _place(
+        "password",
+        "isakmp key ~tacacs-server key ~radius-server key ",
+        r"[a-z-]{6,14} key (?:[05-9] )?([^\s\"'<$]{4,128})(?=[ \t]|\r?\n|\Z)",
+    ),
+    _place(
+        "password",
+        "-digest-key ~key-string ~pre-shared-key ",
+        r"(?:-digest-key \d{1,3} md5|key-string|pre-shared-key)(?: (?:[057]|local|remote|ascii-text|\S{1,20}text))? "
+        r"([^\s\"'<$]{6,128})(?=[ \t]{0,8}\r?\n|;|\Z)",
+        odd=True,
+        gate="router",
+    ),
     _place("password", "neighbor ", r"neighbor [\w.:-]{3,40} password (?:[057] )?([^\s\"'<]{4,128})"),
     _place("password", "wpa-psk ", r"wpa-psk (?:ascii|hex) (?:[078] )?([^\s\"'<]{8,128})"),
 )

@@ -15,7 +15,8 @@ PAIR_SIGNS = (" / ", "log in", "logs in with", "login", "anmeld")
 """A pair of a name and a password stands around the first, or behind the others."""
 WALLET_WORDS = (
     *("phrase", "mnemonic", "seed words", "seed:", "recovery words", "wallet", "these words", "12 words", "24 words", "bip39"),
-    *("ledger", "metamask"),
+    "metamask",
+    "ledger",
 )
 CODE_WORDS = (
     *("two-factor", "2fa code", "recovery code", "backup code", "scratch code", "emergency code", "one-time code", "rescue code"),
@@ -27,7 +28,8 @@ _ROLE = re.compile(r"(?:[A-Za-z]\w{1,11}|<[\w-]{2,20}>|\[[\d:]{4,8}\] ?\S{2,20})
 # What code holds and a sentence does not.
 _NO_SENTENCE = re.compile(r"[{}<>=;\\$|\[\]\t]|\w\(|::|\.\w{1,12}\(|\A\s*[#/*]{1,3}")
 _THOUGHT_UP = re.compile(
-    r"(?<![\w./@:#&?%+~-])[\"'`*(\u00ab\u201c]{0,3}((?=[^\s]{10,40})(?<!\bon )(?<!\bauf )(?<!\bsur )(?<!host )(?:[A-Za-z][a-z\u00df-\u00ff]{5,24}\d{2,4}[!?*+#]?"
+    r"(?<![\w./@:#&?%+~-])[\"'`*(\u00ab\u201c]{0,3}((?=[^\s]{10,40})(?<!\bon )(?<!\bauf )(?<!\bsur )(?<!host )"
+    r"(?:[A-Za-z][a-z\u00df-\u00ff]{5,24}\d{2,4}[!?*+#]?"
     r"|[A-Z][a-z]{2,12}[A-Z_+*#!^~-][A-Za-z_+*#!^~]{2,16}\d{1,4}[!?*+#]?))(?=[\"'`*)\u00bb\u201d]{0,3}(?:[,.:;!?]?(?:\s|\Z)))"
 )
 _VERSION = re.compile(
@@ -42,10 +44,14 @@ _QUOTED_PHRASE = re.compile(
 )
 _ABOUT = re.compile(r"(?i)\b(?:passw\w+|passphrase|your|must|please|enter|error|not|failed|invalid|required|denied)\b")
 _CODE = re.compile(
-    r"(?:\b(?:(?=[A-Za-z0-9-]{0,30}\d)[A-Za-z0-9]{4,6}(?:-[A-Za-z0-9]{4,6}){1,4}|\d{4} \d{4}|(?=[a-zA-Z0-9]{0,11}\d)[a-z0-9A-Z]{8,12}|[0-9a-f]{16}|\d{6,8}))(?![\w-])"
+    r"(?:\b(?:(?=[A-Za-z0-9-]{0,30}\d)[A-Za-z0-9]{4,6}(?:-[A-Za-z0-9]{4,6}){1,4}|\d{4} \d{4}"
+    r"|(?=[a-zA-Z0-9]{0,11}\d)[a-z0-9A-Z]{8,12}|[0-9a-f]{16}|\d{6,8}))(?![\w-])"
 )
 _NUMBERED = r"(?:\d{1,2}[.):][ \t]{1,4})?"
-_ROW_OF_CODES = rf"[ \t>*|\[\]\u2022\u25a1-]{{0,10}}{_NUMBERED}{_CODE.pattern}(?:[ \t,|]{{1,12}}{_NUMBERED}{_CODE.pattern}){{0,5}}[ \t|]{{0,8}}\r?(?:\n|\Z)"
+_ROW_OF_CODES = (
+    rf"[ \t>*|\[\]\u2022\u25a1-]{{0,10}}{_NUMBERED}{_CODE.pattern}"
+    rf"(?:[ \t,|]{{1,12}}{_NUMBERED}{_CODE.pattern}){{0,5}}[ \t|]{{0,8}}\r?(?:\n|\Z)"
+)
 _CODES = re.compile(rf"[^\n]{{0,160}}\n(?:[^\n]{{0,120}}\n){{0,2}}?((?:{_ROW_OF_CODES}){{2,20}})")
 _CUE = re.compile(
     r"\b(?:log(?:ged)?[ -]?(?:in|on)|login|sign(?:ed)?[ -]?in|creds?|credentials?|account|user(?:name)?|admin|root|access"
@@ -56,7 +62,8 @@ _SECRET = r"[\"'`]?([^\s\"'`<>|,;(){}]{8,64})"
 _BEFORE_SLASH = re.compile(rf"(?:^|[\s\"'`(:]){_USER}[\"'`]?\Z")
 _AFTER = re.compile(_SECRET)
 _PAIR_BEHIND = re.compile(
-    rf"logs in with [\"'`]{_SECRET}|[a-z]{{0,6}}(?: ?in)?(?: (?:details|credentials|data|as|with|using|mit|als|user|username|the)){{1,4}}:?[ ][\"'`]?{_USER}"
+    rf"logs in with [\"'`]{_SECRET}|"
+    rf"[a-z]{{0,6}}(?: ?in)?(?: (?:details|credentials|data|as|with|using|mit|als|user|username|the)){{1,4}}:?[ ][\"'`]?{_USER}"
     rf"[\"'`]?(?:[:/,]| and | with | mit | und |,? (?:pw|pwd|pass) )[ ]?{_SECRET}"
 )
 _LINK_BEHIND = re.compile(r" (?:as|is|for|ist|als|comme|es|como) ")
@@ -69,7 +76,8 @@ _WALLET = re.compile(
     r"(?:[\s,]{1,6}(?:\d{1,2}[.):]?[ ]{0,2})?[a-z]{3,8}){11,23})(?![a-z])(?=[\s,.;:!?\"'`)]|\Z)"
 )
 _NUMBERED_WALLET = re.compile(
-    r"[^\n]{0,120}\n(?:[^\n]{0,100}\n){0,2}?([ \t|]{0,8}1[.):]?[ \t]{1,4}[a-z]{3,8}(?:[\s|,]{1,12}\d{1,2}[.):]?[ \t]{1,4}[a-z]{3,8}){11,23})(?![a-z])"
+    r"[^\n]{0,120}\n(?:[^\n]{0,100}\n){0,2}?"
+    r"([ \t|]{0,8}1[.):]?[ \t]{1,4}[a-z]{3,8}(?:[\s|,]{1,12}\d{1,2}[.):]?[ \t]{1,4}[a-z]{3,8}){11,23})(?![a-z])"
 )
 _WORD = re.compile(r"[a-z]+")
 _WORDS_OF_SENTENCES = (
@@ -123,11 +131,13 @@ def _judged(match: re.Match[str], *, start: int = 0, group: int = 1) -> Span | N
     return Span(start + match.start(group), start + match.start(group) + len(value), "password")
 
 
-def spoken(page: Page, at: int) -> list[Span]:
-    """Passwords anywhere in a sentence with the word for one at `at`: what no word and no version looks like, and words in quotes.
+def spoken(page: Page, at: int) -> tuple[list[Span], int]:
+    """Passwords around the word for one at `at`, if that is a sentence: what no word and no version looks like, and words in quotes.
+
+    The number is where the letters end that were looked at.
 
     >>> spoken(Page.of("my typo: jasper77 must be velvet1978, that is the password of ada"), 54)
-    [Span(start=26, end=36, kind='password')]
+    ([Span(start=26, end=36, kind='password')], 69)
     """
     text = page.text
     begin = max(text.rfind("\n", max(0, at - MAX_SENTENCE), at) + 1, at - MAX_SENTENCE)
@@ -137,10 +147,10 @@ def spoken(page: Page, at: int) -> list[Span]:
         stop = text.find("\n", end + 1, end + MAX_SENTENCE)
         end = min(len(text), end + MAX_SENTENCE) if stop < 0 else stop
     if text.count(" ", begin, end) < MIN_BLANKS or _NO_SENTENCE.search(text, begin, end):
-        return []
+        return [], end
     said = [Span(*m.span(1), "password") for m in _THOUGHT_UP.finditer(text, begin, end) if not _VERSION.match(m[1])]
     said += [Span(*m.span(1), "password") for m in _QUOTED_PHRASE.finditer(text, begin, end) if not _ABOUT.search(m[1])]
-    return said
+    return said, end
 
 
 def codes_below(page: Page, at: int) -> Span | None:

@@ -9,7 +9,16 @@ from composer_replication.core.secret_names import assigned_at, goes_on
 from composer_replication.core.secret_needles import Needles
 from composer_replication.core.secret_page import Page, Span
 from composer_replication.core.secret_places import PLACE_RULES
-from composer_replication.core.secret_prose import CODE_WORDS, PAIR_SIGNS, WALLET_WORDS, codes_below, named_behind, pair_at, spoken, wallet_words
+from composer_replication.core.secret_prose import (
+    CODE_WORDS,
+    PAIR_SIGNS,
+    WALLET_WORDS,
+    codes_below,
+    named_behind,
+    pair_at,
+    spoken,
+    wallet_words,
+)
 from composer_replication.core.secret_rules import known_secrets, tried
 from composer_replication.core.secret_shown import LINE_ALONE_BELOW, PRINTERS, printed_below, printed_by
 from composer_replication.core.secret_tables import HEADS_COLUMN, copied_secrets, inserted_secrets, table_at
@@ -58,16 +67,14 @@ def secrets_on(page: Page) -> Iterator[Span]:
     >>> list(secrets_on(Page.of("postgres://app:h0rse@db/x")))
     [Span(start=15, end=20, kind='basic_auth')]
     """
-    for known in known_secrets(page):
-        rest = goes_on(page.text, known.start, known.end) if page.text[known.end : known.end + 1] in _LINE_ENDS else None
-        yield known if rest is None else known._replace(end=rest[1])
+    yield from _known(page)
     found = _LOOKED_FOR.search(page.low)
     if any(what is None for _, what in found):
         yield from key_blocks(page)
     assigned: list[Span] = []
     done: dict[Rule, int] = {}
     gates: dict[str, bool] = {"": True}
-    rows_end = 0
+    rows_end = said_end = 0
     for at, what in found:
         if what is None:
             continue
@@ -81,8 +88,9 @@ def secrets_on(page: Page) -> Iterator[Span]:
             elif what.promise != OPAQUE and at >= rows_end:
                 spans, rows_end = _around(page, at, what, rows_end)
                 assigned += spans
-            if what.promise == PASSWORD and what.word != "pass":  # "pass the flag on to fortran90"
-                assigned += spoken(page, at)
+            if what.promise == PASSWORD and what.word != "pass" and at >= said_end:  # "pass the flag on to fortran90"
+                spans, said_end = spoken(page, at)
+                assigned += spans
             continue
         if not isinstance(what, Rule):
             assigned += what(page, at)
@@ -92,6 +100,17 @@ def secrets_on(page: Page) -> Iterator[Span]:
         if gates[what.gate]:
             yield from tried(what, page.text, at, done)
     yield from assigned
+
+
+def _known(page: Page) -> Iterator[Span]:
+    """Known tokens, each with the lines below it that hold nothing but its rest: a narrow screen broke it."""
+    last = 0
+    for span in known_secrets(page):
+        rest = None
+        if span.start >= last and page.text[span.end : span.end + 1] in _LINE_ENDS:
+            rest = goes_on(page.text, span.start, span.end)
+        yield span if rest is None else span._replace(end=rest[1])
+        last = span.end if rest is None else rest[1]
 
 
 def _around(page: Page, at: int, word: Word, rows_end: int) -> tuple[list[Span], int]:

@@ -33,7 +33,7 @@ _PROMPT = re.compile(
     r"|[\w.-]{1,40}[$#] |[\w.-]{1,40}@[\w.-]{1,60}[^$#%\n]{0,60}[$#%])"
 )
 _PRINTS_HASHES = re.compile(
-    r"\bgit\b|sha\d|md5|docker|rev-parse|hash|digest|uuid|checksum|\bwc\b|etag|\bgrep\b|\bls\b|\bfind\b|doctest", re.IGNORECASE
+    r"\bgit\b|sha\d|md5|docker|rev-parse|hash|digest|uuid|checksum|\bwc\b|etag|\bgrep\b|\bls\b|\bfind\b(?!-)|doctest", re.IGNORECASE
 )
 _HEX = re.compile(r"[0-9a-fA-F]{32,}\Z")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")

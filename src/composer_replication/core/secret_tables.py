@@ -49,7 +49,7 @@ def copied_secrets(text: str, at: int) -> list[Span]:
     head = _COPY.match(text, at)
     if head is None:
         return []
-    names = [column.strip("`\" \n\t") for column in head[1].split(",")]
+    names = [column.strip('`" \n\t') for column in head[1].split(",")]
     return _rows(text, head.end(), "\t", names)[0] if len(names) > 1 else []
 
 

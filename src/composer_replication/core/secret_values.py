@@ -18,7 +18,8 @@ MIN_PASSWORD, MIN_RANDOM, MIN_MIXED, MIN_OPAQUE = 4, 12, 16, 20
 MIN_PASSWORD_BITS, MIN_BITS = 2.0, 3.0
 MASK = re.compile(r"\[REDACTED:[a-z_]+:[0-9a-f]{8}\]")
 _PLACEHOLDER = re.compile(
-    r"(?i)example|placeholder|redacted|change[_-]?(?:me|it|this)|replace[_-]?(?:me|this|with)|xxxx|\*\*\*|\.\.\.|•••|^<[a-z]|<[a-z][a-z_ -]{2,40}>|your[_-]|insert[_-]"
+    r"(?i)example|placeholder|redacted|change[_-]?(?:me|it|this)|replace[_-]?(?:me|this|with)|xxxx|\*\*\*|\.\.\.|•••"
+    r"|^<[a-z]|<[a-z][a-z_ -]{2,40}>|your[_-]|insert[_-]"
     r"|(?:^|[^a-z0-9])(?:your|dummy|fake|mock|sample|todo|tbd|test|testing|foo|bar|foobar|baz|undefined|null|nil|none|true|false|here|hidden|masked|removed|goes|some)(?:[^a-z0-9]|$)"
 )
 _WORDS_OF_DOCUMENTS = (
@@ -40,7 +41,9 @@ _COMMON = frozenset(_KNOWN_TO_ALL.split())
 _ATTRIBUTE = re.compile(r"[A-Za-z_]\w{0,60}(?:(?:\.|->|::|\?\.)[A-Za-z_]\w{0,60})+\Z")
 _PLAIN_WORDS = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*[_-]?\d{0,2}\Z")
 # The $ of Winter$Harbour8 begins no variable.
-_CODE = re.compile(r"\$(?!(?<=[a-z0-9]\$)(?:[A-Z][a-z]|\d))[\w({]|\{\{|\}\}|<%|#\{|[A-Za-z_]\w{0,60}\(|\)\Z|^[<{(\[]|\{[A-Za-z_.]{0,40}\}|=>|==.|^\$|&&|\|\|")
+_CODE = re.compile(
+    r"\$(?!(?<=[a-z0-9]\$)(?:[A-Z][a-z]|\d))[\w({]|\{\{|\}\}|<%|#\{|[A-Za-z_]\w{0,60}\(|\)\Z|^[<{(\[]|\{[A-Za-z_.]{0,40}\}|=>|==.|^\$|&&|\|\|"
+)
 _QUOTED_CODE = re.compile(
     r"\$\{|\$\(|\{\{|\}\}|<%|#\{|^\$[A-Za-z_]+\Z|\w\(\w{0,40}\)|^<[^>]{0,80}>\Z|^[{(\[]|\{[A-Za-z_.]{0,40}\}|%\(|^%[sdv]\Z|=>|\(\?|%s\|"
 )

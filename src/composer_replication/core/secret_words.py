@@ -81,7 +81,20 @@ _OPAQUE = (
 )
 # "password" in other languages; a word with a letter that is in no Latin-1 text costs such a text nothing.
 _PASSWORDS_ELSEWHERE = (
-    *("passwort", "kennwort", "wachtwoord", "mot de passe", "mdp", "contrase\u00f1a", "contrasena", "clave", "code secret", "codice segreto", "senha", "parola"),
+    *(
+        "passwort",
+        "kennwort",
+        "wachtwoord",
+        "mot de passe",
+        "mdp",
+        "contrase\u00f1a",
+        "contrasena",
+        "clave",
+        "code secret",
+        "codice segreto",
+        "senha",
+        "parola",
+    ),
     *("l\u00f6senord", "adgangskode", "passord", "heslo", "has\u0142o", "jelsz\u00f3", "\u015fifre", "kata sandi"),
     *(
         "m\u1eadt kh\u1ea9u",
