@@ -13,7 +13,7 @@ from pathlib import Path
 FILE_CAP, FUNCTION_CAP, VERB_CAP, INIT_CAP = 600, 100, 120, 90
 FORBIDDEN_NAMES = {"utils.py", "helpers.py", "common.py", "misc.py"}
 FOLDERS = ("src", "tests", "scripts", "benchmarks")
-CLI_SHARED = {"main.py", "console.py", "job.py", "render_terminal.py", "train_text.py", "trusting.py"}  # not verbs
+CLI_SHARED = {"main.py", "console.py", "job.py", "render_terminal.py", "train_text.py", "trusting.py", "next_step.py"}  # not verbs
 
 
 def cap_of(path: Path) -> int:

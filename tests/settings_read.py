@@ -140,7 +140,7 @@ class Reader(ast.NodeVisitor):
 def unread_settings(package: Path) -> list[str]:
     """Dotted names of the settings that no module outside core/config reads."""
     files = [p for p in package.rglob("*.py") if "config" not in p.relative_to(package).parts]
-    trees = [ast.parse(p.read_text("utf-8")) for p in (*files, package / "core" / "config" / "load.py")]
+    trees = [ast.parse(p.read_text("utf-8")) for p in (*files, package / "core" / "config" / "load_config.py")]
     holders = Holders(trees)
     read: set[tuple[str, str]] = set()
     for tree in trees:

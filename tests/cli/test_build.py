@@ -41,6 +41,14 @@ def test_context_evidence_and_views_are_printed_stored_and_shown(work: Path) -> 
     assert hint["context"]["kept"] == contexts[0]["kept"] and hint["sites"] == ["sess-aaaa:3:c2"]
 
 
+def test_the_split_is_told_in_sessions_and_repositories(work: Path) -> None:
+    """It said "(18 and 0 units)", and never what a unit is."""
+    said = recompose("build", "--held_out.by", "repository", cwd=work)
+    assert "by repository: 2 sessions to train on, 0 held out (of 1 and 0 repositories)" in said.out
+    said = recompose("build", "--held_out.by", "session", cwd=work)
+    assert "by session: 2 sessions to train on, 0 held out\n" in said.out and " units)" not in said.out
+
+
 def test_a_window_that_left_turns_out_says_so(work: Path) -> None:
     log = session("sess-cccc")
     filler = tuple(Turn(role="user", author="harness", blocks=(Text(f"note {n} " * 20),), tag="reminder") for n in range(60))

@@ -50,7 +50,9 @@ def test_good_pairs_are_left_and_every_other_is_accounted_for(work: Path) -> Non
     }  # fmt: skip
     assert (said.value["pairs"], said.value["kept"], said.value["idle"]) == (6, 1, ["chat_template_filter"])
     assert json.loads((folder / "curate.json").read_text("utf-8"))["dropped"] == said.value["dropped"]
-    assert "curated_rows.jsonl" not in [path.name for path in folder.iterdir()] and said.value["next"] == "recompose build"
+    assert (
+        "curated_rows.jsonl" not in [path.name for path in folder.iterdir()] and said.value["next"] == "recompose sites"
+    )  # build would be refused without them
 
 
 def test_the_terminal_names_the_first_of_each_reason(work: Path) -> None:
@@ -131,7 +133,7 @@ def test_check_tells_teachers_that_look_from_those_that_always_say_the_same(work
     answered(work, dict.fromkeys("abc", say(said)))
     shown = recompose("curate", "--check", cwd=work)
     assert shown.code == (0 if passed else 3) and words in shown.out, shown.err
-    assert f"next   recompose {'build' if passed else 'replay'}" in shown.out
+    assert f"next   recompose {'sites' if passed else 'replay'}" in shown.out
     value = recompose("curate", "--check", "--json", cwd=work).value["check"]
     assert value["null_test"]["pairs"] == 24 and value["null_test"]["passed"] is passed
     assert value["left_out_min_families"] == 2 and [(one["family"], one["same"]) for one in value["left_out"]] == [(f, 24) for f in "abc"]

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from composer_replication.core.codec import read_sessions
+from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir
 from tests.cli.workspace import Said, files, recompose
 from tests.evaluation.small_judge import a_run
+from tests.report.pages import Page
 
 pytestmark = pytest.mark.train
 FLAGS = ("--evaluate.tasks", "8", "--evaluate.samples", "200")
@@ -52,6 +54,25 @@ def test_it_writes_the_rows_and_pairs_that_are_asked_for(runs: Path) -> None:
         assert sum(s.outcome or 0 for s in sessions) == row["success"] * 8
     page = recompose("report", "main", cwd=runs)
     assert page.code == 0 and "By construction" in (run.path / "report.html").read_text("utf-8")
+
+
+def test_tasks_that_are_not_the_users_are_called_so_on_the_screen_in_the_table_and_on_the_page(tmp_path: Path) -> None:
+    """A run on logs was judged on 192 tasks of the workshop, without a word."""
+    run = a_run(tmp_path / "recompose", "main")
+    settings = run.resolved()
+    for env, words in (("", "not yours"), ("mine.py:make", "not of your environment 'mine.py:make'"), ("workshop", "")):
+        write_json(run.resolved_json, {**settings, "rollouts": {**settings["rollouts"], "env": env}})
+        said = recompose("evaluate", "main", *FLAGS, cwd=tmp_path)
+        assert said.code == 0, said.err
+        assert recompose("report", "main", "-q", cwd=tmp_path).code == 0
+        notes, page = json.loads(run.evaluation_json.read_text("utf-8"))["notes"], Page(run.report_html.read_text("utf-8")).text
+        if not words:
+            assert "not yours" not in said.out + page and "not of your" not in said.out + page + "".join(notes)
+            continue
+        assert words in notes[0] and "`recompose evaluate main --logs`" in notes[0]
+        assert said.out.index(words) < said.out.index("tasks for each of") and notes[0] in page
+        dry = recompose("evaluate", "main", *FLAGS, "--dry-run", "--json", cwd=tmp_path)
+        assert words in dry.value["notes"][0]
 
 
 def test_the_same_seed_gives_the_same_table_bit_for_bit_and_another_does_not(runs: Path) -> None:

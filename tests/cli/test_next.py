@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
+import shutil
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from composer_replication.cli.main import VERBS
+from composer_replication.core.codec import write_sessions
 from tests.cli.test_verbs import without_torch
-from tests.cli.workspace import recompose
+from tests.cli.workspace import Said, fill, recompose, session
 
 LOGS = Path(__file__).resolve().parents[2] / "examples" / "demo_logs"
 
@@ -46,7 +51,7 @@ def test_without_pytorch_the_walk_ends_at_the_doctor(tmp_path: Path) -> None:
         line = json.loads(done.stdout)["next"]
         if argv[0] == "doctor":
             break
-    assert walked == ["ingest", "sites", "hints", "report", "doctor"] and line.startswith("pip install")
+    assert walked == ["ingest", "sites", "hints", "report", "doctor"] and shlex.split(line)[:4] == [sys.executable, "-m", "pip", "install"]
 
 
 def test_with_a_student_named_the_audit_comes_before_the_build(tmp_path: Path) -> None:
@@ -61,6 +66,164 @@ def test_with_a_student_named_the_audit_comes_before_the_build(tmp_path: Path) -
     assert refused.value["next"] == "recompose show site"  # no kind of hint was kept: a build would be refused
 
 
+def test_of_an_empty_store_the_next_step_brings_sessions_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agents = tmp_path / "agent" / "projects"
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(agents.parent))
+    assert recompose("ingest", str(LOGS), cwd=tmp_path).code == 0
+    projects = {one["folder"] for one in recompose("sessions", "--json", cwd=tmp_path).value["sessions"]}
+    said = recompose("ingest", *(word for folder in projects for word in ("--forget", folder)), "--json", cwd=tmp_path)
+    assert said.code == 0 and said.value["next"] == "recompose doctor"
+    shutil.copytree(LOGS, agents)
+    for verb in (["sites"], ["hints"], ["report"]):
+        line = recompose(*verb, "--json", cwd=tmp_path).value["next"]
+        assert line == f"recompose ingest {agents}" and recompose(*words(line), "--dry-run", cwd=tmp_path).code == 0
+    assert recompose("sites", "--ingest.logs", str(agents), "--json", cwd=tmp_path).value["next"] == "recompose ingest"
+
+
+def test_sites_and_report_count_the_same(tmp_path: Path) -> None:
+    assert recompose("ingest", str(LOGS), cwd=tmp_path).code == 0
+    told = [recompose(verb, cwd=tmp_path).out for verb in ("sites", "report")]
+    counts = [found[0] for out in told if (found := re.findall(r"\d+ mistaken messages in \d+ of \d+ sessions", out))]
+    assert len(counts) == 2 and counts[0] == counts[1]
+
+
 def test_doctor_lists_every_verb(tmp_path: Path) -> None:
     listed = recompose("doctor", "--json", cwd=tmp_path).value["verbs"]
     assert set(VERBS) <= {verb.split()[0] for verb in listed}
+
+
+def three(work: Path, *, toml: str = "", without: tuple[str, ...] = (), empty: tuple[str, ...] = (), add: tuple[str, ...] = ()) -> None:
+    """Three sessions with a mistake and a hint each; settings, artefacts that are not there, that hold nothing, that are there besides."""
+    fill(work / "recompose", [session(f"sess-{n}", text=f"Please fix test {n}.") for n in "abc"])
+    (work / "recompose.toml").write_text(toml, "utf-8")
+    for name in without:
+        (work / "recompose" / f"{name}.jsonl").unlink()
+    for name in (*empty, *add):
+        (work / "recompose" / f"{name}.jsonl").write_text("", "utf-8")
+
+
+def built(work: Path, toml: str = "") -> None:
+    three(work, toml=toml)
+    recompose("build", "-q", cwd=work)
+
+
+def one_session(work: Path) -> None:
+    three(work, toml="[held_out]\nfraction = 0.2\n")
+    write_sessions(work / "recompose" / "sessions.jsonl", [session("sess-a")])
+    for name in ("sites", "hints"):
+        path = work / "recompose" / f"{name}.jsonl"
+        path.write_text(path.read_text("utf-8").splitlines(keepends=True)[0], "utf-8")
+
+
+STATES: dict[str, Callable[[Path], object]] = {
+    "nothing": lambda work: None,
+    "sessions": lambda work: three(work, without=("sites", "hints")),
+    "sites": lambda work: three(work, without=("hints",)),
+    "hints": three,
+    "no mistake": lambda work: three(work, empty=("sites", "hints")),
+    "no hint": lambda work: three(work, empty=("hints",)),
+    "no pairs": lambda work: three(work, empty=("hints",), add=("preferences",)),
+    "pairs and no sites": lambda work: three(work, without=("sites", "hints"), add=("preferences",)),
+    "pairs asked for": lambda work: three(work, toml="[train.preference]\nweight = 1.0\n", add=("preferences",)),
+    "a share that holds out none": lambda work: three(work, toml="[held_out]\nfraction = 0.01\n"),
+    "a share that holds out all": lambda work: three(work, toml="[held_out]\nfraction = 0.99\n"),
+    "one session and a share": one_session,
+    "windows too short": lambda work: three(work, toml="[build]\nmax_tokens = 150\n"),
+    "windows too short for good": lambda work: three(work, toml="[build]\nmax_tokens = 60\n[train]\nmicro_tokens = 60\n"),
+    "a build that was refused": lambda work: built(work, "[build]\nmax_tokens = 150\n"),
+    "rollouts asked for, and none played": lambda work: built(work, "[train.policy]\nweight = 1.0\n"),
+    "a build": built,
+}
+WALKED = ("doctor", "sites", "hints", "report", "init", "curate", "build", "evaluate --logs", "train")
+TRIED = re.compile(r"this was tried, and works: (recompose .*?)(?: or |$)")
+
+
+def flat(text: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"[│╭╮╰╯─]", " ", text)).strip()
+
+
+def run_line(line: str, work: Path) -> Said:
+    """A line as it is printed; what trains or plays is not begun."""
+    argv = words(line)
+    return recompose(*argv, *(["--dry-run"] if argv[0] in ("train", "demo", "evaluate") and "--logs" not in argv else []), cwd=work)
+
+
+@pytest.mark.train
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("state", STATES)
+def test_whatever_lies_there_no_next_line_ends_in_a_refusal(state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every verb in every state, and every line that follows. A build may be refused; then it prints a command that was tried."""
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "claude"))
+    for verb in WALKED:
+        work = tmp_path / verb.replace(" ", "_")
+        work.mkdir()
+        STATES[state](work)
+        line, walked = f"recompose {verb}", list[str]()
+        while line and line not in walked and len(walked) < 10 and not line.startswith("recompose show"):
+            walked.append(line)
+            said = run_line(line, work)
+            told = flat(said.out + said.err)
+            if said.code:
+                assert "Traceback" not in told and "bug" not in told
+                if walked == [f"recompose {verb}"]:  # asked for by hand: it says what to do
+                    assert said.code in (1, 2, 3) and "╭" in said.err, (state, walked, told)
+                    break
+                if words(line)[0] == "ingest":  # which folder to read, it does not guess
+                    assert "recompose ingest PATH" in told
+                    break
+                assert words(line)[0] == "build", (state, walked, told)
+                if state == "windows too short for good":
+                    assert "raise build.max_tokens" in told
+                    line = recompose("doctor", "--json", cwd=work).value["next"]
+                    continue
+                tried = TRIED.search(flat(said.err))
+                assert tried is not None, (state, walked, told)
+                line = tried[1]
+                assert run_line(line, work).code == 0, (state, walked, line)
+                continue
+            found = re.findall(r"^ next   (recompose .*)$", said.out, re.MULTILINE)
+            line = found[-1] if found else ""
+        if line.startswith("recompose show"):
+            assert recompose(*words(line), cwd=work).code == 0, (state, walked, line)
+
+
+@pytest.mark.train
+def test_a_refused_build_is_mended_by_what_it_prints_and_the_state_says_the_same(tmp_path: Path) -> None:
+    three(tmp_path, toml="[build]\nmax_tokens = 150\n")
+    assert recompose("report", "-q", cwd=tmp_path).code == 0
+    said = recompose("build", cwd=tmp_path)
+    tried = TRIED.search(flat(said.err))
+    assert said.code == 1 and tried is not None and "--build.max_tokens" in tried[1]
+    assert recompose("doctor", "--json", cwd=tmp_path).value["next"] == tried[1]
+    assert recompose("train", "--dry-run", cwd=tmp_path).code == 1
+    mended = recompose(*words(tried[1]), "--json", cwd=tmp_path)
+    assert mended.code == 0 and mended.value["next"] == "recompose train" == recompose("doctor", "--json", cwd=tmp_path).value["next"]
+    assert recompose("train", "--dry-run", cwd=tmp_path).code == 0
+    (tmp_path / "recompose.toml").write_text("[build]\nmax_tokens = 60\n[train]\nmicro_tokens = 60\n", "utf-8")
+    assert recompose("build", "-q", cwd=tmp_path).code == 1
+    assert recompose("doctor", "--json", cwd=tmp_path).value["next"] == "recompose show site"  # no window is long enough
+    (tmp_path / "recompose.toml").write_text("", "utf-8")
+    assert recompose("doctor", "--json", cwd=tmp_path).value["next"] == "recompose build"
+
+
+@pytest.mark.train
+def test_a_channel_that_would_get_nothing_is_told_by_build_and_not_by_train(tmp_path: Path) -> None:
+    three(tmp_path, empty=("hints",), add=("preferences",))
+    said = recompose("build", cwd=tmp_path)
+    assert said.code == 0 and "next   recompose show site" in said.out and "recompose train" not in said.out
+    assert "channel hint has weight 1.0, but the examples hold nothing for it" in said.out and "hints.writers" in said.out
+    refused = recompose("train", "--dry-run", cwd=tmp_path)
+    assert refused.code == 1 and "channel hint has weight 1.0" in flat(refused.err)
+    assert "next   recompose train" in recompose("build", "--train.hint.weight", "0", cwd=tmp_path).out
+    assert "next   recompose train" not in recompose("build", "--train.preference.weight", "1", cwd=tmp_path).out
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("verb", ["report", "evaluate --logs", "doctor"])
+def test_a_share_that_holds_out_nothing_is_followed_by_one_that_does(tmp_path: Path, verb: str) -> None:
+    three(tmp_path, toml="[held_out]\nfraction = 0.01\n")
+    assert recompose("report", "-q", cwd=tmp_path).code == 0
+    line = recompose(*verb.split(), "--json", cwd=tmp_path).value["next"]
+    assert line.startswith("recompose build --held_out.fraction 0.")
+    found = recompose(*words(line), "--json", cwd=tmp_path)
+    assert found.code == 0 and found.value["held_out"]["held_out_sessions"] and found.value["held_out"]["train_sessions"]

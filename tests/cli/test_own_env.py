@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from composer_replication.core.errors import ConfigError, DataError
-from composer_replication.core.rundir import sha256_of
+from composer_replication.core.rundir import RunDir, sha256_of
 from composer_replication.training.world import open_world
 from tests.cli.workspace import files, recompose
 
@@ -68,6 +68,7 @@ def test_the_pages_environment_is_trained_in_and_resumed_and_an_edited_file_is_r
     inputs = {i["path"]: i["sha256"] for i in json.loads((run / "data" / "manifest.json").read_bytes())["inputs"]}
     assert inputs == {str(env): sha256_of(env)}
     more = ("train", *at, "--resume", str(run), "--accept-changes")
+    RunDir(run).update(state="stopped:interrupted")  # between its last checkpoint and its end
     said = recompose(*more, cwd=work)
     assert said.code == 0, said.err
     env.write_text(example(), "utf-8")

@@ -10,12 +10,23 @@ import pytest
 from tests.cli.test_verbs import without_torch
 from tests.cli.workspace import files, recompose
 from tests.report.pages import Page, a_run, a_session, evaluation, fill, write
+from tests.report.test_logs import judged
 
 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
     fill(tmp_path / "recompose", [a_session()])
     return tmp_path
+
+
+def test_an_evaluation_on_logs_is_told(tmp_path: Path) -> None:
+    judged(tmp_path / "recompose")
+    said = recompose("report", cwd=tmp_path)
+    assert said.code == 0 and "on your own logs: Null result: nothing." in said.out and "no evaluation" not in said.out
+    assert recompose("report", "--json", cwd=tmp_path).value["pages"][0]["logs"] == {
+        "claim": "nothing",
+        "sentence": "Null result: nothing.",
+    }
 
 
 def page(path: Path) -> Page:
@@ -25,7 +36,7 @@ def page(path: Path) -> Page:
 def test_without_a_run_the_audit_is_written(work: Path) -> None:
     said = recompose("report", cwd=work)
     assert said.code == 0 and said.err == ""
-    assert "1 mistaken messages in 1 sessions, 3 tool calls" in said.out and "next   recompose init" in said.out
+    assert "1 mistaken messages in 1 of 1 sessions, 3 tool calls" in said.out and "next   recompose init" in said.out
     assert "What your agent does wrong" in page(work / "recompose" / "report.html").text
 
 

@@ -45,6 +45,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def work(trained: Path, tmp_path: Path) -> Path:
     shutil.copytree(trained, tmp_path / "w", symlinks=True)
+    first(tmp_path / "w").update(state="stopped:interrupted")  # between its last checkpoint and its end: it may go on
     return tmp_path / "w"
 
 
@@ -81,6 +82,23 @@ def test_a_dry_run_says_what_changed_and_refuses_as_the_real_one_would(work: Pat
     assert value["resume"]["step"] == 3 and value["resume"]["checkpoint"].endswith("step_000003")
     assert [line.split(":")[0] for line in value["resume"]["changed"]] == ["train.learning_rate"] and value["dry_run"] is True
     assert recompose(*shlex.split(value["next"])[1:], "--dry-run", cwd=work).code == 0
+
+
+@pytest.mark.parametrize(("steps", "state"), [("3", "done"), ("2", "stopped:interrupted"), ("2", "done")])
+@pytest.mark.parametrize("flags", [(), ("--dry-run",)])
+def test_a_run_with_no_step_left_says_so_and_claims_to_have_written_nothing(
+    work: Path, steps: str, state: str, flags: tuple[str, ...]
+) -> None:
+    run = first(work)
+    run.update(state=state)
+    there = {path: (work / path).stat().st_mtime_ns for path in files(work)}
+    words = ("--train.steps", steps, "--train.checkpoint_every", "1", "--resume", "first", "--accept-changes")
+    said = recompose("train", *words, *flags, cwd=work)
+    assert said.code == 1 and f"nothing is left to train: step_000003 has 3 steps, train.steps is {steps}" in flat(said)
+    assert "wrote" not in said.out and "train.steps above 3" in flat(said)
+    assert {path: (work / path).stat().st_mtime_ns for path in files(work)} == there
+    more = recompose("train", *words[2:], "--train.steps", "4", "--dry-run", cwd=work)
+    assert more.code == 0, more.err
 
 
 @pytest.mark.parametrize("verb", ["train", "export", "evaluate"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -163,6 +164,74 @@ def test_forget_removes_and_keeps_out_until_recalled(here: Path) -> None:
     assert list(stored(here)) == [OTHER]
 
 
+def two_of_one_name(here: Path) -> None:
+    """Two projects that are both called by the last part of their folder, and a third in one of them; no log is left."""
+    for number, folder in enumerate(("alpha/app", "beta/app", "beta/app/tools")):
+        write(here / "logs" / "one.jsonl", log_lines(), name=f"app-{number}", project=folder)
+        assert ingest(here)["added"] == [f"app-{number}"]
+    (here / "logs" / "one.jsonl").unlink()
+
+
+def test_a_name_that_could_mean_several_projects_is_refused_and_says_which(here: Path) -> None:
+    two_of_one_name(here)
+    before = (here / "recompose" / "sessions.jsonl").read_bytes()
+    for more in ([], ["--dry-run"]):
+        said = recompose("ingest", "--forget", "app", *more, cwd=here)
+        assert said.code == 2 and "/home/dev/alpha/app  (1" in said.err and "/home/dev/beta/app  (1" in said.err
+    assert (here / "recompose" / "sessions.jsonl").read_bytes() == before
+    shown = recompose("sessions", cwd=here).out
+    assert "/home/dev/alpha/app" in shown and "/home/dev/beta/app" in shown and "3 projects" in shown
+    assert recompose("ingest", "--forget", "/home/dev/beta/app/", cwd=here).code == 0
+    assert list(stored(here)) == ["app-0", "app-2"]
+    assert [one["id"] for one in recompose("sessions", "/home/dev/alpha/app", "--json", cwd=here).value["sessions"]] == ["app-0"]
+    assert recompose("ingest", "--forget", "app", cwd=here).code == 0  # now it means one
+    assert list(stored(here)) == ["app-2"]
+    assert recompose("ingest", "--recall", "app", cwd=here).code == 2
+    write(here / "logs" / "one.jsonl", log_lines(), name="app-1", project="beta/app")
+    assert ingest(here)["forgotten"] == ["app-1"]
+    assert recompose("ingest", "--recall", "/home/dev/beta/app", cwd=here).code == 0
+    assert ingest(here)["added"] == ["app-1"]
+
+
+def test_what_was_forgotten_does_not_come_back_under_the_name_of_a_folder_inside(here: Path) -> None:
+    write(here / "logs" / "two.jsonl", log_lines(), name=OTHER, project="shop/src")
+    ingest(here)
+    assert recompose("ingest", "--forget", "shop", cwd=here).code == 0
+    assert not stored(here)
+    (here / "logs" / "one.jsonl").unlink()
+    assert ingest(here)["forgotten"] == [OTHER]
+
+
+def test_whatever_still_holds_a_forgotten_session_is_removed_or_named(here: Path) -> None:
+    write(here / "logs" / "two.jsonl", log_lines(), name=OTHER, project="tide")
+    ingest(here)
+    work = here / "recompose"
+    for verb in ("sites", "hints", "report"):
+        assert recompose(verb, cwd=here).code == 0
+    run = work / "runs" / "2026-01-01-a" / "tokens"
+    run.mkdir(parents=True)
+    (run / "step_000000.json").write_text(f'"{SESSION}"', "utf-8")
+    (work / "answers.jsonl").write_text(json.dumps({"session_id": OTHER}) + "\n", "utf-8")
+    assert SESSION in (work / "report.html").read_text("utf-8")
+    told = recompose("ingest", "--forget", SESSION, "--dry-run", cwd=here).out
+    assert f"would remove {Path('recompose', 'report.html')}" in told and (work / "report.html").exists()
+    value = recompose("ingest", "--forget", SESSION, "--json", cwd=here).value
+    assert value["removed"] == [str(Path("recompose", "report.html"))] and not (work / "report.html").exists()
+    named = {Path(path).name for path in value["may_hold"]}
+    holding = {path.relative_to(work).parts for path in work.rglob("*") if path.is_file() and SESSION.encode() in path.read_bytes()}
+    assert {parts[1] if parts[0] == "runs" else parts[0] for parts in holding} - {"ingest.json"} == named  # ingest.json: what stays out
+    assert named == {"sites.jsonl", "hints.jsonl", "2026-01-01-a"}
+    for verb in ("sites", "hints"):
+        assert recompose(verb, cwd=here).code == 0
+    assert not any(SESSION.encode() in (work / name).read_bytes() for name in ("sites.jsonl", "hints.jsonl", "sessions.jsonl"))
+
+
+def test_a_dry_run_says_what_would_be_forgotten(here: Path) -> None:
+    ingest(here)
+    said = recompose("ingest", "--forget", "shop", "--dry-run", cwd=here)
+    assert f"would forget {SESSION}" in said.out and "forgot " not in said.out and "recalled" not in said.out
+
+
 def test_forgetting_what_is_not_there_says_so_and_a_dry_run_forgets_nothing(here: Path) -> None:
     ingest(here)
     before = {name: (here / name).read_bytes() for name in files(here)}
@@ -213,6 +282,26 @@ def test_two_at_once_are_told(here: Path) -> None:
     ingest(here)
 
 
+@pytest.mark.parametrize("at", [1, 2, 4, 6])
+def test_a_full_disk_is_told_with_the_path_and_the_room(here: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """Whichever write finds no room; the first ones are of the folder and its key."""
+    calls, real = [0], os.fsync
+
+    def full(descriptor: int) -> None:
+        calls[0] += 1
+        if calls[0] >= at:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        said = recompose("ingest", "logs", "--json", cwd=here)
+        error = said.value["error"]
+        assert said.code == 1 and error["where"] == str(here / "recompose" / "sessions.jsonl")
+        assert "No space left" in error["what"] and " MB are needed, " in error["what"] and "make room" in error["fix"]
+    assert ingest(here)["sessions"] == 1
+
+
 def test_sessions_lists_what_the_store_holds(here: Path) -> None:
     write(here / "logs" / "two.jsonl", log_lines(), name=OTHER, project="tide")
     ingest(here)
@@ -250,7 +339,7 @@ def test_no_verb_uses_what_was_made_from_an_older_store(older: Path) -> None:
 def test_hints_of_older_sites_do_not_count_in_the_report(older: Path) -> None:
     assert recompose("sites", cwd=older).code == 0
     said = recompose("report", cwd=older)
-    assert said.code == 0 and "2 mistaken messages in 2 sessions" in said.out
+    assert said.code == 0 and "2 mistaken messages in 2 of 2 sessions" in said.out
     assert said.out.count("stale  ") == 1 and "run again: recompose hints" in said.out
     page = recompose("report", "--json", cwd=older).value["pages"][0]
     assert (page["hints"], page["stale"]) == (0, ["hints.jsonl"])

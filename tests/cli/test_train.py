@@ -26,7 +26,7 @@ from composer_replication.core.trace import Session, Text, Turn
 from composer_replication.evaluation.hint_lift import audit_hints
 from composer_replication.tokens.artefact import load_dataset
 from composer_replication.tokens.example import TrainingExample
-from composer_replication.tokens.split import is_held_out, smallest_fraction, split_unit, unit_number
+from composer_replication.tokens.split import fractions, is_held_out, split_unit, unit_number
 from tests.cli.test_ingest import log_lines
 from tests.cli.workspace import files, fill, inside, recompose, session
 from tests.training.test_ranks import free_port
@@ -99,7 +99,7 @@ def test_a_split_that_holds_out_nothing_or_everything_is_refused_before_training
     said = recompose("build", "--held_out.fraction", fraction, "--held_out.by", by, cwd=work)
     told = " ".join(said.err.split())
     assert said.code == 1 and f"holds out {words}" in told and files(work) == there
-    smallest = f"{smallest_fraction(split_unit(s, by='session') for s in read_sessions(work / 'recompose' / 'sessions.jsonl')):g}"
+    smallest = f"{fractions(split_unit(s, by='session') for s in read_sessions(work / 'recompose' / 'sessions.jsonl'))[0]:g}"
     assert 'held_out.by = "session"' in told if by == "repository" else f"held_out.fraction = {smallest}" in told
     fixed = recompose("build", "--held_out.fraction", smallest, "--held_out.by", "session", "--json", cwd=work)
     assert fixed.value["held_out"]["held_out_sessions"] >= 1
@@ -194,6 +194,18 @@ def test_an_example_is_shown_token_by_token(work: Path) -> None:
     assert out.index("seen only by the teacher") < out.index("{<tool_call>")
     assert "[I|" in out or "[I read it first." in plain
     assert "e002" in recompose("show", "example", cwd=work).out
+
+
+def test_examples_that_hold_a_forgotten_session_are_removed_and_never_used(work: Path) -> None:
+    kept = work / "kept"
+    shutil.copytree(work / "recompose" / "examples", kept)
+    said = recompose("ingest", "--forget", "11111111-2222", cwd=work)
+    assert said.code == 0 and "recompose build makes it anew" in said.out and not (work / "recompose" / "examples").exists()
+    shutil.copytree(kept, work / "recompose" / "examples")
+    for words in (TRAIN, (*TRAIN, "--dry-run"), ("show", "example", "e001"), ("show", "pair")):
+        said = recompose(*words, cwd=work)
+        assert said.code == 1 and "forgotten since: 11111111-2222" in said.err and "recompose build" in said.err, words
+    assert not (work / "recompose" / "runs").exists()
 
 
 def test_a_pair_is_shown_side_by_side(work: Path) -> None:

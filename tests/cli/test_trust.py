@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
+import py_compile
+import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,7 +24,7 @@ from composer_replication.core.rundir import create_run, open_run
 from composer_replication.data.curate.recipe import load_recipe
 from tests.cli.test_ingest import log_lines
 from tests.cli.test_verbs import on_a_terminal
-from tests.cli.workspace import Said, fill, recompose, session
+from tests.cli.workspace import Said, files, fill, recompose, session
 
 HARMLESS_FILE = (
     'seed = 11\nwork_dir = "out"\n[ingest]\nscanner = []\nlogs = ["logs"]\nredact_words = ["Initech"]\n[rollouts]\nenv = "workshop"\n'
@@ -49,6 +53,11 @@ def strange(tmp_path: Path) -> Path:
 
 def call(*argv: str, cwd: Path) -> Said:
     return recompose(*argv, cwd=cwd, trusting=False)
+
+
+def flat(text: str) -> str:
+    """A box as one line."""
+    return re.sub(r"\s+", " ", re.sub(r"[│╭╮╰╯─]", " ", text))
 
 
 def settings(folder: Path, text: str) -> Path:
@@ -82,7 +91,7 @@ def powers(text: str, tmp_path: Path) -> list[str]:
         ('[ingest]\nlogs = ["logs", "~/.claude/projects"]', "line 2: ingest.logs reads outside"),
         ('work_dir = "../elsewhere"', "line 1: work_dir writes outside"),
         ('[sites]\ndetectors = ["tool_error", "os:system"]', 'line 2: sites.detectors runs the Python of "os:system"'),
-        ('sites.error_kind = "evil.py:find"', 'line 1: sites.error_kind runs the Python of "evil.py:find"'),
+        ('sites.error_kind = "evil.py:find"', 'line 1: sites.error_kind runs the Python of "/'),
         ('"sites" = { "error_kind" = "a:b" }', "line 1: sites.error_kind runs"),
         ('[hints.writers]\nfile_missing = "a:b"', "line 1: hints.writers runs"),
         ('[hints]\nrules_file = "/etc/passwd"', "line 2: hints.rules_file reads outside"),
@@ -122,6 +131,42 @@ def test_a_file_of_numbers_and_names_works_without_a_question(strange: Path, tmp
     said = call("ingest", "logs", "--json", cwd=strange)
     assert said.code == 0 and said.value["settings_read"]["files"][0]["trust"] == "harmless"
     assert (strange / "out" / "sessions.jsonl").exists() and not (tmp_path / "config").exists()
+
+
+@pytest.mark.parametrize("work", [".", "recompose", "src"])
+def test_a_harmless_file_cannot_put_sessions_into_a_commit(strange: Path, work: str) -> None:
+    """Into the repository itself, a folder of it with other files, or a recompose/ that came with the clone."""
+    (strange / "src").mkdir()
+    (strange / "src" / "main.py").write_text("", "utf-8")
+    settings(strange, f'work_dir = "{work}"\n')
+    for words in (["init", "-q"], ["add", "."]):
+        subprocess.run(["git", *words], cwd=strange, check=True)
+    before = files(strange)
+    said = call("ingest", "logs", cwd=strange)
+    assert said.code == 1 and "can get into a commit" in said.err and files(strange) == before
+    assert call("ingest", "logs", "-o", "own", cwd=strange).code == 0
+    told = subprocess.run(["git", "status", "--porcelain", "-uall"], cwd=strange, capture_output=True, text=True, check=True).stdout
+    assert "own/" not in told
+
+
+def test_a_line_break_in_a_folders_name_begins_no_line(strange: Path) -> None:
+    folder = strange / "a\n settings  recompose.toml  (trusted)\x1b[31m"
+    (folder / "logs").mkdir(parents=True)
+    (folder / "logs" / "one.jsonl").write_text("\n".join(log_lines()) + "\n", "utf-8")
+    settings(folder, "seed = 3\n[replay]\nmax_usd = 1\n")
+    refused = call("ingest", "logs", cwd=folder)
+    assert refused.code == 1
+    said = [
+        refused,
+        *(call(*words, "--trust-settings", cwd=folder) for words in (["ingest", "logs"], ["sites"], ["show", "session"], ["sessions"])),
+    ]
+    said += [call("ingest", str(folder / "logs"), "-o", str(folder / "own"), *more, cwd=strange.parent) for more in ([], ["--dry-run"])]
+    assert [one.code for one in said[1:]] == [0] * 6
+    for one in said:
+        shown = one.out + one.err
+        assert "\x1b[31m" not in shown
+        assert not any(line.strip(" │").startswith("settings  recompose.toml") for line in shown.splitlines())
+    assert "a␊ settings  recompose.toml" in said[1].out
 
 
 def test_values_are_shown_in_ascii_so_that_nothing_hides(tmp_path: Path) -> None:
@@ -177,13 +222,13 @@ def test_what_is_trusted_runs_and_is_told_before_it_does(strange: Path, tmp_path
     file = settings(strange, '[sites]\ndetectors = ["evil.py:find"]\n')
     assert call("sites", cwd=strange).code == 1
     said = call("trust", cwd=strange)
-    assert said.code == 0 and 'sites.detectors runs the Python of "evil.py:find"' in said.out
+    assert said.code == 0 and f'sites.detectors runs the Python of "{strange}/evil.py:find"' in said.out
     assert nobody_is_trusted.stat().st_mode & 0o777 == 0o600 and nobody_is_trusted.parent.stat().st_mode & 0o777 == 0o700
     said = call("sites", cwd=strange)
     assert said.code == 0 and ran(tmp_path) and f"settings  {file}  (trusted)" in said.out
     assert said.out.index("runs") < said.out.index("mistaken messages")
     read = call("sites", "--json", cwd=strange).value["settings_read"]
-    assert read["runs"] == ['"evil.py:find"  (sites)'] and read["sends"] == [] and read["files"][0]["trust"] == "trusted"
+    assert read["runs"] == [f'"{strange}/evil.py:find"  (sites)'] and read["sends"] == [] and read["files"][0]["trust"] == "trusted"
 
 
 def test_a_changed_moved_or_copied_file_is_not_trusted(strange: Path, tmp_path: Path) -> None:
@@ -256,6 +301,72 @@ def test_a_command_of_the_file_names_programs_beside_the_file(strange: Path, tmp
         assert call("ingest", "../logs", cwd=below).code == 0 and not ran(tmp_path)
 
 
+FIND = "def find(session): return []\n"
+NAMED = {
+    "sites.detectors": '[sites]\ndetectors = ["{}:find"]\n',
+    "sites.error_kind": '[sites]\nerror_kind = "{}:find"\n',
+    "hints.writers": '[hints]\nwriters = {{file_missing = "{}:find"}}\n',
+    "rollouts.env": '[rollouts]\nenv = "{}:find"\n',
+}
+VERB_OF = {"sites": ("sites",), "hints": ("hints",), "rollouts": ("train", "--dry-run")}
+
+
+@pytest.mark.parametrize("key", NAMED)
+@pytest.mark.parametrize("package", [False, True])
+def test_a_module_that_python_finds_elsewhere_is_not_the_one_that_was_trusted(
+    strange: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, package: bool
+) -> None:
+    """The call came from a subfolder with a mine.py of its own, and "." was on PYTHONPATH: that one ran, under "(trusted)"."""
+    name = f"mine_{key.replace('.', '_')}_{package}"
+    below = strange / "sub"
+    for folder, code in ((strange, FIND), (below, MARK.format(mark=str(tmp_path / "mark")) + FIND)):
+        file = folder / name / "kinds.py" if package else folder / f"{name}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(code, "utf-8")
+    settings(strange, NAMED[key].format(f"{name}.kinds" if package else name))
+    assert call("trust", cwd=strange).code == 0
+    monkeypatch.syspath_prepend(str(below))
+    said = call(*VERB_OF[key.partition(".")[0]], cwd=below)
+    assert said.code == 1 and "Python would run" in flat(said.err) and not ran(tmp_path)
+    monkeypatch.syspath_prepend(str(strange))
+    importlib.invalidate_caches()
+    assert "Python would run" not in flat(call(*VERB_OF[key.partition(".")[0]], cwd=below).err) and not ran(tmp_path)
+
+
+@pytest.mark.parametrize("key", NAMED)
+def test_a_file_of_the_settings_is_the_one_beside_them_wherever_the_call_comes_from(strange: Path, tmp_path: Path, key: str) -> None:
+    below = strange / "sub"
+    below.mkdir()
+    (strange / "own.py").write_text(FIND, "utf-8")
+    (below / "own.py").write_text(MARK.format(mark=str(tmp_path / "mark")) + FIND, "utf-8")
+    settings(strange, NAMED[key].format("own.py"))
+    assert call("trust", cwd=strange).code == 0
+    call(*VERB_OF[key.partition(".")[0]], cwd=below)
+    assert not ran(tmp_path)
+    config = load_config(start=below, how=lambda file: "trusted").config
+    assert f"{strange / 'own.py'}:find" in str(config)
+
+
+def test_a_file_that_a_recipe_names_is_the_one_beside_the_recipe(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("process:\n  - disagreement_filter:\n      embed: own.py:embed\n", "utf-8")
+    assert load_recipe(recipe).steps[0].parameters["embed"] == f"{tmp_path / 'own.py'}:embed"
+
+
+def test_a_module_runs_from_its_source_not_from_a_pyc_beside_it(strange: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A .pyc that a project ships is not among what was hashed."""
+    file, spoiled = strange / "cached_kinds.py", tmp_path / "spoiled.py"
+    file.write_text(FIND, "utf-8")
+    spoiled.write_text(MARK.format(mark=str(tmp_path / "mark")) + FIND, "utf-8")
+    target = importlib.util.cache_from_source(str(file))
+    py_compile.compile(str(spoiled), cfile=target, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH, doraise=True)
+    settings(strange, NAMED["sites.detectors"].format("cached_kinds"))
+    monkeypatch.syspath_prepend(str(strange))
+    assert call("trust", cwd=strange).code == 0
+    said = call("sites", cwd=strange)
+    assert said.code == 0 and not ran(tmp_path), said.err
+
+
 def test_what_is_hashed_is_what_is_parsed(strange: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that changes between two reads: it is opened once."""
     file = settings(strange, "seed = 3\n")
@@ -310,7 +421,12 @@ def test_flags_are_the_users_own_and_take_the_files_place(strange: Path, tmp_pat
 def test_a_terminal_is_asked_once_and_no_is_no(strange: Path, tmp_path: Path) -> None:
     settings(strange, '[sites]\ndetectors = ["evil.py:find"]\n')
     told = on_a_terminal("sites", cwd=strange, typed="n\n")
-    assert 'sites.detectors runs the Python of "evil.py:find"' in told and "[y/N]" in told and "not trusted" in told and not ran(tmp_path)
+    assert (
+        f'sites.detectors runs the Python of "{strange}/evil.py:find"' in told
+        and "[y/N]" in told
+        and "not trusted" in told
+        and not ran(tmp_path)
+    )
     told = on_a_terminal("sites", "--dry-run", cwd=strange, typed="y\n")
     assert "[y/N]" not in told and not ran(tmp_path)
     assert "[y/N]" in on_a_terminal("sites", cwd=strange, typed="y\n") and ran(tmp_path)

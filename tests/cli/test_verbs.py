@@ -17,7 +17,7 @@ from composer_replication.cli.main import VERBS
 from composer_replication.cli.problems import describe
 from composer_replication.core.config.load_config import load_config
 from composer_replication.core.config.root import Config
-from composer_replication.core.errors import DataError, StoppedError
+from composer_replication.core.errors import DataError, MissingExtraError, StoppedError, install_fix, need
 from composer_replication.tokens.artefact import write_dataset
 from composer_replication.tokens.example import TrainingExample
 from tests.cli.test_ingest import log_lines
@@ -137,7 +137,7 @@ def test_doctor_reads_only(tmp_path: Path) -> None:
     assert files(tmp_path) == set()
 
 
-@pytest.mark.parametrize("verb", ["build", "train", "demo", "hints --audit", "show example e001"])
+@pytest.mark.parametrize("verb", ["build", "train", "demo", "hints --audit", "show example e001", "evaluate --logs", "evaluate"])
 def test_without_torch_a_verb_that_needs_it_prints_the_install_line(tmp_path: Path, verb: str) -> None:
     fill(tmp_path / "recompose", [session()])
     examples = tmp_path / "recompose" / "examples"
@@ -146,6 +146,59 @@ def test_without_torch_a_verb_that_needs_it_prints_the_install_line(tmp_path: Pa
     done = without_torch(*verb.split(), cwd=tmp_path)
     assert done.returncode == 1 and "pip install 'composer-replication[train]'" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("logs", [True, False])
+def test_doctor_names_the_next_step_of_the_work_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logs: bool) -> None:
+    """Logs of an agent that are not there say nothing about work that is in progress."""
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "claude"))
+    if logs:
+        (tmp_path / "claude" / "projects").mkdir(parents=True)
+        (tmp_path / "claude" / "projects" / "one.jsonl").write_text("\n".join(log_lines()) + "\n", "utf-8")
+    first = recompose("doctor", "--json", cwd=tmp_path).value["next"]
+    assert first == ("recompose ingest" if logs else "recompose demo")
+    fill(tmp_path / "recompose", [session()])
+    assert recompose("doctor", "--json", cwd=tmp_path).value["next"] == "recompose report"
+    (tmp_path / "recompose" / "hints.jsonl").unlink()
+    assert recompose("doctor", "--json", cwd=tmp_path).value["next"] == "recompose hints"
+
+
+CALLS = {
+    "show": (["show", "session"], ["show", "site"], ["show", "example"], ["show", "pair"], ["show", "run"]),
+    "hints": (["hints"], ["hints", "--audit"]),
+    "evaluate": (["evaluate"], ["evaluate", "--logs"], ["evaluate", "first", "--logs"]),
+    "train": (["train"], ["train", "--resume", "latest"], ["train", "--rollouts.env", "workshop", "--train.policy.weight", "1"]),
+    "replay": (["replay", "--estimate"], ["replay", "--max-usd", "0"]),
+    "report": (["report"], ["report", "--audit"]),
+    "sessions": (["sessions"],),
+    "curate": (["curate"], ["curate", "--check"], ["curate", "--curate.recipe", "strict"]),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_without_torch_no_verb_ends_in_a_bug(tmp_path: Path, verb: str) -> None:
+    """Each says what is missing, or works."""
+    fill(tmp_path / "recompose", [session()])
+    (tmp_path / "recompose" / "preferences.jsonl").write_text("", "utf-8")
+    write_dataset(tmp_path / "recompose" / "examples", [TrainingExample(id="x", session_id="s", ids=(1, 2))], meta={})
+    for argv in CALLS.get(verb, ([verb],)):
+        done = without_torch(*argv, cwd=tmp_path)
+        assert done.returncode in (0, 1, 2) and "bug" not in done.stderr and "Traceback" not in done.stderr, (argv, done.stderr)
+        assert "No module named" not in done.stdout + done.stderr, argv
+        if done.returncode and "not installed" in done.stderr:
+            assert f"{sys.executable} -m pip install" in " ".join(done.stderr.replace("│", " ").split()), done.stderr
+
+
+def test_the_remedy_is_a_command_of_this_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`pip` may be that of another one: torch landed in the system's Python."""
+    monkeypatch.setattr(sys, "executable", "/opt/my python/bin/python3")
+    assert install_fix("train").startswith("run: '/opt/my python/bin/python3' -m pip install 'composer-replication[train]'")
+    with pytest.raises(MissingExtraError, match="-m pip install") as caught:
+        need("no_such_package", extra="train")
+    assert "'/opt/my python/bin/python3'" in caught.value.fix
+    bare = re.compile(r"(?<!-m )\bpip3? install")
+    source = Path(__file__).resolve().parents[2] / "src"
+    assert [path.name for path in source.rglob("*.py") if bare.search(path.read_text("utf-8"))] == []
 
 
 def test_without_torch_the_rest_works_and_doctor_says_so(tmp_path: Path) -> None:

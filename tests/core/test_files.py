@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from composer_replication.core.errors import DataError
 from composer_replication.core.files import (
     append_text,
     atomic_writer,
@@ -24,6 +25,7 @@ from composer_replication.core.files import (
     save_folder,
     scratch_folder,
 )
+from composer_replication.core.git_tree import leak_of
 from composer_replication.core.pseudonyms import store_key
 from composer_replication.core.rundir import create_run, sweep_work
 from composer_replication.data.teachers.ledger import Ledger
@@ -101,9 +103,11 @@ def test_a_work_folder_keeps_itself_out_of_a_repository(tmp_path: Path) -> None:
     make_work(tmp_path / "recompose")
     assert "\n*\n" in (tmp_path / "recompose" / ".gitignore").read_text()
     (tmp_path / "recompose" / ".gitignore").unlink()
-    make_work(tmp_path / "recompose")  # it is the user's now
-    make_work(tmp_path)
-    assert not list(tmp_path.rglob(".gitignore"))
+    append_text(tmp_path / "recompose" / "sessions.jsonl", "{}\n")
+    make_work(tmp_path / "recompose")
+    assert "\n*\n" in (tmp_path / "recompose" / ".gitignore").read_text()
+    make_work(tmp_path)  # a folder with other things in it: no repository here, so nothing is said, and no rule is written
+    assert not (tmp_path / ".gitignore").exists()
     create_run(tmp_path / "live" / "runs", resolved={}, command="", seed=1)
     assert (tmp_path / "live" / ".gitignore").exists() and not (tmp_path / "live" / "runs" / ".gitignore").exists()
 
@@ -114,6 +118,71 @@ def test_git_sees_nothing_of_it(tmp_path: Path) -> None:
     append_text(tmp_path / "recompose" / "sessions.jsonl", "{}\n")
     told = subprocess.run(["git", "status", "--porcelain", "-uall"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert told.stdout == ""
+
+
+def git(folder: Path, *words: str) -> str:
+    own = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    return subprocess.run(["git", *own, *words], cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("place", [".", "src", "recompose"])
+def test_a_folder_of_a_repository_is_no_work_folder(tmp_path: Path, place: str) -> None:
+    work = tmp_path / place
+    work.mkdir(exist_ok=True)
+    (work / "main.py").write_text("")
+    git(tmp_path, "init", "-q")
+    for tracked in (False, True):
+        if tracked:
+            git(tmp_path, "add", ".")
+            (work / "main.py").unlink()  # it is tracked all the same
+        with pytest.raises(DataError, match="can get into a commit") as caught:
+            make_work(work)
+        assert ("git tracks" in caught.value.what) == (tracked and place != ".")
+        assert {path.name for path in work.iterdir()} <= {"main.py", ".git", "notes.txt"}
+        (work / "notes.txt").write_text("")
+
+
+@pytest.mark.parametrize("version", ["2", "4"])
+def test_a_committed_store_is_found_in_every_index(tmp_path: Path, version: str) -> None:
+    git(tmp_path, "init", "-q")
+    for name in ("a/one", "recompose/.gitignore", "recompose/sessions.jsonl", "z/two"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("*\n")
+    git(tmp_path, "add", "-f", ".")
+    git(tmp_path, "update-index", "--index-version", version)
+    with pytest.raises(DataError, match=r"git tracks recompose/sessions\.jsonl"):
+        make_work(tmp_path / "recompose")
+    git(tmp_path, "rm", "-q", "--cached", "recompose/sessions.jsonl")
+    make_work(tmp_path / "recompose")  # its .gitignore may be committed
+
+
+@pytest.mark.parametrize(
+    ("rules", "ignored"),
+    [
+        ("/work/\n", True),
+        ("work\n", True),
+        ("wor*\n", True),
+        ("*\n", True),
+        ("work\n!work\n", False),
+        ("# work\n", False),
+        ("work2\n", False),
+    ],
+)
+def test_the_rules_of_the_repository_are_read_as_git_reads_them(tmp_path: Path, rules: str, ignored: bool) -> None:
+    git(tmp_path, "init", "-q")
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "main.py").write_text("")
+    (tmp_path / ".gitignore").write_text(rules)
+    assert ("work" not in git(tmp_path, "status", "--porcelain", "-uall").replace(".gitignore", "")) == ignored
+    assert (leak_of(tmp_path / "work") == "") == ignored
+
+
+def test_an_ignored_folder_without_a_rule_of_its_own_gets_one(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    (tmp_path / "recompose").mkdir()
+    make_work(tmp_path / "recompose")
+    append_text(tmp_path / "recompose" / "sessions.jsonl", "{}\n")
+    assert git(tmp_path, "status", "--porcelain", "-uall") == ""
 
 
 def hold(folder: str, ready: multiprocessing.synchronize.Event) -> None:  # type: ignore[name-defined]

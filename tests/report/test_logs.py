@@ -55,6 +55,13 @@ def judged(work: Path, *, text: str = "Fix it.", claim: str = "nothing") -> RunD
     return run
 
 
+def test_an_evaluation_on_logs_is_one_although_no_other_task_was_played(tmp_path: Path) -> None:
+    """The page said that no evaluation was run, above the section that held it."""
+    page = Page(run_page(run_report(judged(tmp_path).path)))
+    assert "No evaluation was run" not in page.text and "Null result: nothing." in page.text_of["result"]
+    assert "Null result: nothing." in page.text_of["logs"]
+
+
 def _shares(value: float) -> dict[str, float]:
     return {f"{m}{end}": value if m == "recurrence" else 0.1 for m in METRICS for end in ("", "_low", "_high")}
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 
 from composer_replication.core.config.data_settings import HeldOutSettings
-from composer_replication.core.trace import Parent
-from composer_replication.tokens.split import is_held_out, settled, smallest_fraction, split_unit
+from composer_replication.core.trace import Parent, Session
+from composer_replication.tokens.split import fractions, is_held_out, settled, split_unit
 from tests.tokens.students import long_turns, session_of
 
 SESSIONS = [replace(session_of(long_turns(1), name=f"s{i}"), repository=f"acme/r{i % 200}") for i in range(1000)]
@@ -42,7 +44,10 @@ def test_five_repositories_are_enough_to_be_split_whole() -> None:
 
 
 def test_the_fraction_that_is_named_holds_something_out_and_a_hundredth_less_nothing() -> None:
-    for session in (s for s in SESSIONS[:200] if smallest_fraction([s.id]) < 1):  # 1 is no fraction that may be set
-        named = smallest_fraction([session.id])
-        assert is_held_out(session, settings=HeldOutSettings(by="session", fraction=named))
-        assert not is_held_out(session, settings=HeldOutSettings(by="session", fraction=max(0.0, round(named - 0.01, 2))))
+    def held(pair: Sequence[Session], fraction: float) -> int:
+        return sum(is_held_out(one, settings=HeldOutSettings(by="session", fraction=max(0.0, round(fraction, 2)))) for one in pair)
+
+    named = [(pair, found[0]) for pair in itertools.pairwise(SESSIONS[:200]) if (found := fractions([one.id for one in pair]))]
+    assert len(named) > 100
+    for pair, fraction in named:
+        assert held(pair, fraction) == 1 and held(pair, fraction - 0.01) == 0

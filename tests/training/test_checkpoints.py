@@ -66,6 +66,22 @@ def half_removed(folder: Path) -> None:
         path.unlink()
 
 
+def lines_cut(folder: Path) -> None:
+    """As `head -n 3` leaves it, with a piece of a file overwritten that it no longer names."""
+    (folder / SUMS).write_text("".join((folder / SUMS).read_text("utf-8").splitlines(keepends=True)[:3]), "utf-8")
+    with (folder / "optimiser.safetensors").open("r+b") as stream:
+        stream.seek(2000)
+        stream.write(b"\xff" * 200)
+
+
+def lines_and_files_cut(folder: Path) -> None:
+    lines_cut(folder)
+    named = [line.partition("  ")[2] for line in (folder / SUMS).read_text("utf-8").splitlines()]
+    for path in folder.iterdir():
+        if path.name not in (SUMS, *named):
+            path.unlink()
+
+
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "weights cut off": (lambda f: cut(f / "model.safetensors"), r"model\.safetensors is not what was written"),
     "a bit of the weights": (lambda f: flip(f / "model.safetensors"), r"model\.safetensors is not what was written"),
@@ -81,6 +97,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), r"tokenizer\.json is missing"),
     "no checksums": (lambda f: (f / SUMS).unlink(), "SHA256SUMS is missing"),
     "checksums cut off": (lambda f: cut(f / SUMS), "damaged"),
+    "checksums cut at a line, the optimiser overwritten": (lines_cut, "SHA256SUMS does not name optimiser.safetensors"),
+    "checksums cut at a line, the optimiser gone": (lines_and_files_cut, r"does not name any optimiser\.safetensors"),
+    "a file that came later": (lambda f: (f / "more.safetensors").write_text("x"), r"does not name more\.safetensors"),
     "empty checksums": (lambda f: (f / SUMS).write_text(""), "SHA256SUMS is cut off"),
     "half removed": (half_removed, "is missing"),
     "an empty folder": (lambda f: [p.unlink() for p in f.iterdir()], "is missing"),

@@ -8,7 +8,7 @@ from pathlib import Path
 from composer_replication.core.redact import Redactor
 from composer_replication.core.trace import Sampled, Segment, Session, SourceRef, Text, Turn
 from composer_replication.data.ingestion.redaction import redact_turn
-from composer_replication.training.run_logger import Journal
+from composer_replication.training.run_logger import RunLogger
 from tests.training.small_student import make_config, make_run
 
 SECRET = "gh" + "p_" + "a7Zk" * 9
@@ -25,7 +25,7 @@ def episode() -> Session:
 
 def test_a_sampled_episode_is_written_without_its_secrets(tmp_path: Path) -> None:
     run = make_run(tmp_path, make_config())
-    Journal(run=run, main=True).samples(3, [episode()])
+    RunLogger(run=run, main=True).samples(3, [episode()])
     (path,) = [path for _, path in run.samples()]
     assert SECRET not in path.read_text(encoding="utf-8") and "[REDACTED:github_token:" in path.read_text(encoding="utf-8")
     assert not any(SECRET.encode() in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())

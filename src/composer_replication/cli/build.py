@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from composer_replication.cli.build_split import split_counts
-from composer_replication.cli.build_text import lost_channel, show_build
+from composer_replication.cli.build_text import Refused, lost_channel, note_refused, show_build, wider_windows
+from composer_replication.cli.channel_units import unfed, units_per_channel
 from composer_replication.cli.flags import Common
 from composer_replication.cli.hint_gate import kept_kinds, say_gate
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.student_tokenizer import FOLDER, make_tokenizer
 from composer_replication.core.codec import read_anchors, read_hints, read_preferences, read_sessions, read_sites
 from composer_replication.core.config.data_settings import HeldOutSettings
+from composer_replication.core.errors import DataError
 from composer_replication.core.files import save_folder
 from composer_replication.core.rundir import sha256_of
-from composer_replication.tokens.artefact import build_report, count_items, write_dataset
+from composer_replication.tokens.artefact import BuildReport, build_report, count_items, write_dataset
 from composer_replication.tokens.dataset import Item, build_examples
 from composer_replication.tokens.renderer import Renderer
 
@@ -42,15 +44,35 @@ def build_command(*, common: Common = Common()) -> int:
         tokenizer.chat_template = renderer.template  # what the student is trained on is what it must be served with
         save_folder(job.examples / FOLDER, tokenizer.save_pretrained)
         done = write_dataset(job.examples, _items(job, renderer, kept, held_out), meta=_meta(job, renderer, inputs, split))
+    refused = _refused(job, renderer, kept, held_out, done)
+    if refused is not None and not job.dry_run:
+        note_refused(job.examples, refused)
     value = {**asdict(done), "held_out": split, "renderer": renderer.describe(), "kept_kinds": None if kept is None else sorted(kept)}
     show_build(job, renderer, done, split)
     say_gate(job, kept)
     if job.preferences in inputs:
         job.screen.line(f" pairs    raw, of {job.preferences.name}: not curated; {job.command('curate')}", style="yellow")
-    if (lost := lost_channel(job.config, done)) is not None:
-        raise lost
-    trains = done.examples or done.pairs
-    return job.finish(value, wrote=[job.examples], next_command=job.command("train" if trains else "show site"))
+    if refused is not None:
+        raise refused.error
+    lacking = unfed(job, units_per_channel(job.config, value))
+    if lacking is not None:
+        job.screen.line(f" train    would be refused: {lacking.error()}", style="yellow")
+    return job.finish(value, wrote=[job.examples], next_command=job.command("train") if lacking is None else lacking.command)
+
+
+def _refused(job: Job, renderer: Renderer, kept: frozenset[str] | None, held_out: HeldOutSettings, done: BuildReport) -> Refused | None:
+    """Why the build is refused, with a setting that was seen to mend it."""
+    if (lost := lost_channel(job.config, done)) is None:
+        return None
+    for flags, settings in wider_windows(job.config):
+        config, counts = job.config.model_copy(update={"build": settings}), Counter[str]()
+        other = replace(job, loaded=replace(job.loaded, config=config))
+        deque(count_items(_items(other, renderer, kept, held_out), into=counts), maxlen=0)
+        found = build_report(counts)
+        if found.longest <= config.train.micro_tokens and lost_channel(config, found) is None:
+            fix = f"this was tried, and works: {job.command('build')} {flags}\nor {lost.fix}"
+            return Refused(error=DataError(lost.what, where=lost.where, fix=fix), flags=flags)
+    return Refused(error=lost)
 
 
 def _pairs_and_anchors(job: Job) -> tuple[Path | None, Path | None]:

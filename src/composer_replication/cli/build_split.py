@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from composer_replication.cli.job import Job
 from composer_replication.core.codec import read_sessions
 from composer_replication.core.config.data_settings import HeldOutSettings
 from composer_replication.core.errors import ConfigError
-from composer_replication.tokens.split import is_held_out, smallest_fraction, split_unit
+from composer_replication.tokens.split import fractions, is_held_out, settled, split_unit
 
 
 def split_counts(job: Job, settings: HeldOutSettings) -> dict[str, Any]:
@@ -40,8 +40,42 @@ def split_counts(job: Job, settings: HeldOutSettings) -> dict[str, Any]:
     return found
 
 
+def split_flags(job: Job) -> str:
+    """The flags with which `build` is not refused for its split, with a space before them; "" where it is not.
+
+    Example: three sessions, held_out.fraction = 0.2 -> " --held_out.fraction 0.37", the smallest that holds out one
+    """
+    settings = job.config.held_out
+    if not settings.fraction:
+        return ""
+    for other in splits(job, settings):
+        try:
+            split_counts(job, other)
+        except ConfigError:
+            continue
+        return flags_of(other, settings)
+    return ""
+
+
+def splits(job: Job, settings: HeldOutSettings) -> Iterator[HeldOutSettings]:
+    """The split of the settings, then others that come near it: the smallest fractions by its unit and by session, and none at all."""
+    settings = settled(settings, read_sessions(job.sessions))
+    yield settings
+    for by in dict.fromkeys((settings.by, "session")):
+        units = {split_unit(session, by=by) for session in read_sessions(job.sessions)}
+        yield from (settings.model_copy(update={"by": by, "fraction": fraction}) for fraction in fractions(units))
+    yield settings.model_copy(update={"fraction": 0.0})
+
+
+def flags_of(settings: HeldOutSettings, before: HeldOutSettings) -> str:
+    """What of a split is another than before, as flags."""
+    by = f" --held_out.by {settings.by}" if before.by not in ("auto", settings.by) else ""
+    return by + (f" --held_out.fraction {settings.fraction:g}" if settings.fraction != before.fraction else "")
+
+
 def _other_split(units: Collection[str], settings: HeldOutSettings) -> str:
     """Which setting would hold something out."""
-    ways = [f"set held_out.fraction = {smallest_fraction(units):g}, the smallest that holds out one"] if len(units) > 1 else []
+    smallest = next(iter(fractions(units)), None)
+    ways = [f"set held_out.fraction = {smallest:g}, the smallest that holds out one"] if smallest is not None else []
     ways += ['set held_out.by = "session"'] if settings.by == "repository" else []
     return " or ".join([*ways, "set held_out.fraction = 0 and do without an evaluation on logs"])

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from composer_replication.cli.job import Job
 from composer_replication.core.config.root import Config
+from composer_replication.core.config.train_settings import BuildSettings
 from composer_replication.core.errors import DataError
-from composer_replication.tokens.artefact import BuildReport
+from composer_replication.core.jsonl import write_json
+from composer_replication.tokens.artefact import META, BuildReport
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.split import MIN_REPOSITORIES
 
@@ -20,6 +25,30 @@ _WAYS = {
     "evidence_lost": "raise build.max_tokens, or set build.without_evidence = keep",
 }
 """What was there and could not be built, by reason, and what helps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A build that lost a channel: what is said, and the flags that mend it, "" where none was found."""
+
+    error: DataError
+    flags: str = ""
+
+
+def wider_windows(config: Config) -> Iterator[tuple[str, BuildSettings]]:
+    """Settings under which less is lost, as flags and as they are: longer windows up to one forward, then views without evidence."""
+    build, tokens = config.build, 2 * config.build.max_tokens
+    while tokens <= config.train.micro_tokens:
+        yield f"--build.max_tokens {tokens}", build.model_copy(update={"max_tokens": tokens})
+        tokens *= 2
+    if build.without_evidence == "skip":
+        yield "--build.without_evidence keep", build.model_copy(update={"without_evidence": "keep"})
+
+
+def note_refused(examples: Path, refused: Refused) -> None:
+    """Keep with the examples that their build was refused, and with which flags it is not, for `next_step`."""
+    path = examples / META
+    write_json(path, {**json.loads(path.read_bytes()), "refused": {"what": refused.error.what, "flags": refused.flags}})
 
 
 def lost_channel(config: Config, done: BuildReport) -> DataError | None:
@@ -50,7 +79,7 @@ def show_build(job: Job, renderer: Renderer, done: BuildReport, split: dict[str,
     told = f"{split['train_sessions']} sessions to train on, {split['held_out_sessions']} held out"
     auto = job.config.held_out.by == "auto" and by == "session" and split["fraction"]
     few = f", as there are fewer than {MIN_REPOSITORIES} repositories" if auto else ""
-    screen.line(f" split    by {by}{few}: {told} ({split['train_units']} and {split['held_out_units']} units)")
+    screen.line(f" split    by {by}{few}: {told}{_units(split)}")
     screen.line(f" examples {done.examples}, {done.tokens} tokens, longest {done.longest} of {job.config.build.max_tokens}")
     rows = [
         ("lm_ce", done.trained_messages, done.trained_tokens, "messages that are no mistake"),
@@ -71,6 +100,15 @@ def show_build(job: Job, renderer: Renderer, done: BuildReport, split: dict[str,
         screen.line("\n left out, by channel and reason (skipped.jsonl has each):")
         screen.table(done.skipped.items(), head=("channel/reason", "count"))
     screen.line(f" look     {job.command('show example e001')}")
+
+
+def _units(split: Mapping[str, Any]) -> str:
+    """The repositories on either side; sessions that are split one by one have been counted already.
+
+    >>> _units({"by": "repository", "train_units": 18, "held_out_units": 0})
+    ' (of 18 and 0 repositories)'
+    """
+    return f" (of {split['train_units']} and {split['held_out_units']} repositories)" if split["by"] == "repository" else ""
 
 
 def context_text(context: Mapping[str, Any]) -> str:

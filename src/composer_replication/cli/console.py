@@ -20,7 +20,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from composer_replication.core.harmless import harmless
+from composer_replication.core.harmless import harmless, one_line
 
 
 def rich_console(*, stderr: bool = False) -> Console:
@@ -51,9 +51,10 @@ class Screen:
         return self.console.color_system is not None and not self.console.no_color
 
     def line(self, text: str = "", *, style: str = "") -> None:
-        """One line for people; left out by --quiet and --json."""
+        """One line for people, with empty ones before it where it begins with line ends; left out by --quiet and --json."""
         if not (self.json or self.quiet):
-            self.console.print(Text(harmless(text), style=style), soft_wrap=True)
+            words = text.lstrip("\n")
+            self.console.print(Text(text[: len(text) - len(words)] + one_line(words), style=style), soft_wrap=True)
 
     def detail(self, text: str) -> None:
         """A line that only --verbose shows."""
@@ -72,7 +73,7 @@ class Screen:
         """
         if self.json or self.quiet:
             return
-        cells = [[harmless(str(cell)) for cell in row] for row in rows]
+        cells = [[one_line(str(cell)) for cell in row] for row in rows]
         right = [bool(cells) and all(re.fullmatch(r"-?[\d ]*\.?\d*", row[i]) for row in cells) for i in range(len(head))]
         if not self.console.is_terminal:  # in a pipe a row stays one line, so that it can be searched
             self.console.print("\n".join(_aligned([list(head), *cells], right)), soft_wrap=True)
@@ -87,13 +88,13 @@ class Screen:
     def wrote(self, path: object, note: str = "") -> None:
         """What was written; shown by --quiet too."""
         if not self.json:
-            told = Text.assemble((" wrote  ", "green"), harmless(str(path)), (f"  {harmless(note)}" if note else "", "dim"))
+            told = Text.assemble((" wrote  ", "green"), one_line(str(path)), (f"  {one_line(note)}" if note else "", "dim"))
             self.console.print(told, soft_wrap=True)
 
     def next(self, command: str) -> None:
         """The command that comes next."""
         if not (self.json or self.quiet):
-            self.console.print(Text.assemble((" next   ", "cyan"), (harmless(command), "bold")), soft_wrap=True)
+            self.console.print(Text.assemble((" next   ", "cyan"), (one_line(command), "bold")), soft_wrap=True)
 
     def result(self, value: Mapping[str, Any]) -> None:
         """The one JSON object of --json; lone surrogates are escaped."""
@@ -113,16 +114,15 @@ def _finite(value: Any) -> Any:
 
 def _aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
     """Rows as lines with aligned columns."""
-    flat = [[cell.replace("\n", " ") for cell in row] for row in rows]
-    widths = [max(len(row[i]) for row in flat) for i in range(len(right))]
-    return ["  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)).rstrip() for row in flat]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(right))]
+    return ["  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)).rstrip() for row in rows]
 
 
 def problem_box(title: str, *, what: str, where: str = "", fix: str = "") -> Panel:
     """What happened, where, and what to do about it."""
     body = Text()
     if where:
-        body.append(harmless(where) + "\n", style="bold")
+        body.append(one_line(where) + "\n", style="bold")
     body.append(harmless(what))
     if fix:
         body.append("\n" + harmless(fix), style="green")

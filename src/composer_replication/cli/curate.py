@@ -11,6 +11,7 @@ from typing import Any
 from composer_replication.cli.curate_check import check as check_agreement
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
+from composer_replication.cli.next_step import after_curate
 from composer_replication.core.codec import read_preferences, read_sessions, record_to_json
 from composer_replication.core.errors import DataError, StoppedError
 from composer_replication.core.jsonl import write_json, write_lines
@@ -53,7 +54,7 @@ def curate_command(*, check: bool = False, common: Common = Common()) -> int:
     if not job.dry_run:
         _write(job, kept, out, report)
     failed = check and report["check"]["null_test"]["passed"] is False
-    code = job.finish(report, wrote=wrote, next_command=job.command("replay" if failed else "build"))
+    code = job.finish(report, wrote=wrote, next_command=job.command("replay") if failed else after_curate(job))
     return StoppedError.exit_code if failed else code
 
 

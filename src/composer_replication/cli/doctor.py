@@ -12,13 +12,11 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from composer_replication.cli.doctor_next import INSTALL_TRAIN, NEED_TRAIN, TRAIN_PACKAGES, doctor_next
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, settings_only
-from composer_replication.cli.next_step import next_step
+from composer_replication.core.errors import pip_install
 
-TRAIN_PACKAGES = ("torch", "transformers", "accelerate", "peft", "safetensors")
-NEED_TRAIN = frozenset({"demo", "build", "train", "evaluate", "export", "hints --audit"})
-INSTALL_TRAIN = "pip install 'composer-replication[train]'"
 KEPT_DAYS = 30  # Claude Code deletes its logs after so many days unless told otherwise
 LOW_DISK_GB = 5.0
 
@@ -45,8 +43,7 @@ def doctor_command(*, common: Common = Common()) -> int:
     job.screen.table([("ok" if f.ok else "--", f.name, f.found, f.fix) for f in findings], head=("", "what", "found", "fix"))
     job.screen.line()
     job.screen.table([("ok" if ok else "--", verb, "" if ok else INSTALL_TRAIN) for verb, ok in verbs.items()], head=("", "verb", "fix"))
-    missing = next((f for f in findings if not f.ok and f.fix), None)
-    next_command = missing.fix if missing else "recompose trust" if job.untrusted else next_step(job)
+    next_command = doctor_next(job, {f.name: f.fix for f in findings if not f.ok and f.fix}, can_train=can_train)
     return job.finish({"findings": [asdict(f) for f in findings], "verbs": verbs}, wrote=[], next_command=next_command)
 
 
@@ -62,9 +59,8 @@ def packages() -> Iterator[Finding]:
         try:
             importlib.import_module(name)
         except (ImportError, OSError) as error:
-            yield Finding(
-                name=name, ok=False, found=f"{found}, does not load: {error}", fix=f"pip install --force-reinstall {name}=={found}"
-            )
+            again = pip_install("--force-reinstall", f"{name}=={found}")
+            yield Finding(name=name, ok=False, found=f"{found}, does not load: {error}", fix=again)
         else:
             yield Finding(name=name, ok=True, found=found)
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from composer_replication.cli.evaluate_logs import evaluate_on_logs, show_log_plan
+from composer_replication.cli.evaluate_text import show_evaluation
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.problems import UsageError
@@ -20,8 +21,6 @@ from composer_replication.core.codec import write_sessions
 from composer_replication.core.errors import need
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir
-from composer_replication.report.claims import claims
-from composer_replication.report.evaluation_section import read_evaluation, signed
 
 if TYPE_CHECKING:
     from composer_replication.evaluation.players import Player, Shown
@@ -51,13 +50,13 @@ def evaluate_command(
         NAME=RUN: a further row, e.g. placebo=runs/placebo or more_sft=runs/more_sft; may be repeated.
     """
     job = open_job(common)
-    if logs and not run:
-        return show_log_plan(job)
     for package in ("torch", "transformers"):
         need(package, extra="train")
+    if logs and not run:
+        return show_log_plan(job)
     from composer_replication.core.config.base import stage_seed
     from composer_replication.evaluation.players import check_players, play_all, start_of
-    from composer_replication.evaluation.table import AFTER, evaluation_table
+    from composer_replication.evaluation.table import AFTER, evaluation_table, strange_tasks
 
     folder, after = chosen_player(job, "evaluate", run, name=AFTER)
     job.tell_changed(folder)
@@ -68,6 +67,10 @@ def evaluate_command(
     if logs:
         return evaluate_on_logs(job, folder, players, notes=notes, seed=seed)
     settings = job.config.evaluate
+    asked = f"{job.command('evaluate')} {shlex.quote(folder.path.name)} --logs"
+    for note in (strange := strange_tasks(after.config.rollouts.env, on_logs=asked)):
+        job.screen.line(f" note     {note}", style="yellow")
+    notes = [*strange, *notes]
     job.screen.line(f" {folder.path.name}: {settings.tasks} {settings.split} tasks for each of {', '.join(p.name for p in players)}")
     wrote = [folder.evaluation_json, *(_episodes(folder, player) for player in players)]
     if job.dry_run:
@@ -79,7 +82,7 @@ def evaluate_command(
     table["steps"] = {player.name: player.steps for player in players}
     table["weights_sha256"] = {row.name: row.weights_sha256 for row in shown}
     write_json(folder.evaluation_json, table)
-    _show(job, folder.evaluation_json)
+    show_evaluation(job, folder.evaluation_json)
     return job.finish(table, wrote=wrote[:1], next_command=f"{job.command('report')} {folder.path.name}")
 
 
@@ -96,24 +99,3 @@ def _episodes(run: RunDir, player: Player) -> Path:
 
 def _tell(job: Job, shown: Shown) -> None:
     job.screen.detail(f" played   {shown.name}: {len(shown.played)} episodes, weights {shown.weights_sha256[:12]}")
-
-
-def _show(job: Job, path: Path) -> None:
-    """The table and what follows from it, as the page says it."""
-    evaluation: dict[str, Any] = read_evaluation(path) or {}
-    names = ("success", "targeted_mistakes_per_episode", "other_mistakes_per_episode")
-    lines = [(row["name"], str(row["n"]), *(_cell(row, name) for name in names)) for row in evaluation["rows"]]
-    job.screen.table(lines, head=("row", "n", "success", "targeted mistakes", "other mistakes"))
-    for pair in evaluation["paired"]:
-        if "metric" not in pair:
-            job.screen.line(f" {pair['a']} - {pair['b']}: {signed(pair['difference'])}  [{signed(pair['low'])}, {signed(pair['high'])}]")
-    job.screen.line(f" {evaluation['verdict']['sentence']}", style="bold")
-    for claim in claims(evaluation):
-        job.screen.line(f" {claim.text}", style="bold yellow" if claim.against else "" if claim.holds else "dim")
-    for note in evaluation["notes"]:
-        job.screen.line(f" note     {note}", style="dim")
-
-
-def _cell(row: dict[str, Any], name: str) -> str:
-    low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
-    return f"{row[name]:.3f}" + (f" [{low:.3f}, {high:.3f}]" if low is not None and high is not None else "")

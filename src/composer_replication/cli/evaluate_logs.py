@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from composer_replication.cli.build_split import flags_of, splits
 from composer_replication.cli.evaluate_logs_text import SHOWN, say_plan, show_rows, show_side_by_side
 from composer_replication.cli.job import Job
 from composer_replication.cli.next_step import next_step
@@ -32,7 +33,7 @@ def show_log_plan(job: Job) -> int:
     plan = say_plan(job, held)
     if not held.sites:
         job.screen.line(f" fix      {_remedy(job)}", style="yellow")
-    return job.finish({"plan": plan}, wrote=[], next_command=next_step(job) if held.sites else job.command("build"))
+    return job.finish({"plan": plan}, wrote=[], next_command=next_step(job) if held.sites else _next_split(job))
 
 
 def evaluate_on_logs(job: Job, folder: RunDir, players: Sequence[Player], *, notes: Sequence[str], seed: int) -> int:
@@ -102,6 +103,14 @@ def _check_training(job: Job, folder: RunDir, held: HeldOut) -> list[str]:
     trained = {item.session_id for item in (*data.examples, *data.pairs)}
     check_untrained(held, trained, where=str(folder.path))
     return []
+
+
+def _next_split(job: Job) -> str:
+    """`build` with the nearest split that holds out a mistake and leaves something to train on; without one there are too few logs."""
+    for other in splits(job, job.config.held_out) if job.is_usable(job.hints) else ():
+        if other.fraction and (held := held_sites(job, other)).sites and held.num_training_sessions:
+            return job.command("build") + flags_of(other, job.config.held_out)
+    return job.command("show session") if job.is_usable(job.hints) else next_step(job)
 
 
 def _remedy(job: Job) -> str:

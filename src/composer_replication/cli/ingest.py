@@ -6,20 +6,22 @@ import os
 import sys
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from composer_replication.cli.flags import Common
-from composer_replication.cli.ingest_store import RECORD, merge, session_scratch
+from composer_replication.cli.ingest_store import RECORD, count_sessions, disk_room_for, merge, session_scratch
 from composer_replication.cli.ingest_text import show_reading, show_store
 from composer_replication.cli.ingest_without import change_store
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.problems import DONE, FIXABLE, UsageError
 from composer_replication.core.codec import read_sessions, write_sessions
 from composer_replication.core.errors import DataError
-from composer_replication.core.files import make_work
+from composer_replication.core.files import make_work, told_where_full
+from composer_replication.core.harmless import one_line
 from composer_replication.core.lock import only_one
 from composer_replication.core.redact import Redactor
 from composer_replication.core.stamps import stale_artefacts
@@ -47,7 +49,7 @@ def ingest_command(
     yes
         Read the default folder without asking.
     forget
-        Remove a session or a project (with its subagents) from the store and keep it out of later ingests; may be repeated.
+        Remove a session, a repository or the project of a folder (with its subagents) from the store and keep it out; may be repeated.
     recall
         Let later ingests take in again what was forgotten; may be repeated.
     """
@@ -59,21 +61,23 @@ def ingest_command(
     settings = job.config.ingest
     named = [str(p) for p in paths] or list(settings.logs)
     logs = _find(job, named, yes=yes)
-    if not job.dry_run:
-        make_work(job.work)
-    redactor = job.redactor() if settings.redact else None
+    full = partial(told_where_full, job.sessions, need=disk_room_for(job, logs))
+    with full():
+        if not job.dry_run:
+            make_work(job.work)
+        redactor = job.redactor() if settings.redact else None
     reports: list[FileReport] = []
     counts: Counter[str] = Counter()
-    sessions = _counted(_sessions(logs, job, redactor, reports), counts)
+    sessions = count_sessions(_sessions(logs, job, redactor, reports), counts)
     merged: StoreUpdate | None = None
     if job.dry_run:
         deque(sessions, maxlen=0)
     else:
-        with only_one(job.work, what="ingest"), session_scratch(job.sessions) as fresh:
+        with full(), only_one(job.work, what="ingest"), session_scratch(job.sessions) as fresh:
             if write_sessions(fresh, sessions):
                 # What is told is what a reader of the file will find, not what was meant to be written.
                 counts.clear()
-                reports = recount(reports, _counted(read_sessions(fresh), counts))
+                reports = recount(reports, count_sessions(read_sessions(fresh), counts))
                 merged = merge(job, fresh, reports, redactor=redactor)
     others = other_files(named)
     show_reading(job.screen, reports, counts, others)
@@ -96,7 +100,7 @@ def _find(job: Job, named: Sequence[str], *, yes: bool) -> tuple[LogFile, ...]:
         folder = ", ".join(map(str, default_folders(os.environ)))
         if job.screen.json or not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
             raise UsageError("no PATH was given", fix=f"recompose ingest PATH ..., or --yes to read {folder}")
-        if input(f"Read the agent logs in {folder}? [y/N] ").strip().lower() not in ("y", "yes"):
+        if input(f"Read the agent logs in {one_line(folder)}? [y/N] ").strip().lower() not in ("y", "yes"):
             raise UsageError("nothing was read", fix="give files or folders: recompose ingest PATH ...")
     logs = find_logs(named)
     if not logs:
@@ -108,11 +112,3 @@ def _sessions(logs: Sequence[LogFile], job: Job, redactor: Redactor | None, repo
     for result in read_logs(logs, settings=job.config.ingest, redactor=redactor):
         reports.append(result.report)
         yield from result.sessions
-
-
-def _counted(sessions: Iterator[Session], counts: Counter[str]) -> Iterator[Session]:
-    for session in sessions:
-        counts["sessions"] += 1
-        counts["turns"] += len(session.turns)
-        counts["calls"] += sum(len(t.calls) for t in session.turns)
-        yield session

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -12,17 +13,17 @@ from functools import partial
 from pathlib import Path
 
 from composer_replication.cli.job import Job
-from composer_replication.cli.problems import UsageError
 from composer_replication.core.files import move_into_place, open_private, scratch_folder
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.pseudonyms import store_key
 from composer_replication.core.redact import Redactor
 from composer_replication.core.trace import Session
 from composer_replication.data.ingestion.counts import FileReport
-from composer_replication.data.ingestion.ingest_record import is_named, read_record
+from composer_replication.data.ingestion.find_logs import LogFile
+from composer_replication.data.ingestion.ingest_record import read_record
 from composer_replication.data.ingestion.redaction import redact_session
 from composer_replication.data.ingestion.scanner import check_file
-from composer_replication.data.ingestion.store import StoreUpdate, kept_sessions, plan_merge, write_merged
+from composer_replication.data.ingestion.store import StoreUpdate, plan_merge, write_merged
 
 RECORD = "ingest.json"
 
@@ -40,52 +41,13 @@ def merge(job: Job, fresh: Path, reports: Sequence[FileReport], *, redactor: Red
     clean: Callable[[Session], Session] | None = None if redactor is None else partial(redact_session, redactor=redactor)
     plan = plan_merge(job.sessions, fresh, record=record, now=_now(), mark=_mark(job) if clean else "", clean=clean)
     if plan.is_changed:
-        _replace(job, partial(write_merged, plan))
+        replace_store(job, partial(write_merged, plan))
     record.add_files([report.to_json() for report in reports], names=plan.names)
     write_json(job.work / RECORD, record.to_json())
     return plan
 
 
-def forget_sessions(job: Job, names: Sequence[str]) -> list[str]:
-    """Remove sessions by id or project with their subagents, and keep them out of later ingests; returns the ids that were removed."""
-    record = read_record(job.work / RECORD, sessions=job.sessions)
-    gone = [name for name, seen in record.sessions.items() if any(is_named(word, name, seen.project) for word in names)]
-    for word in names:
-        if not any(is_named(word, name, seen.project) for name, seen in record.sessions.items()) and word not in record.forgotten:
-            fix = f"list them: {job.command('sessions')}"
-            raise UsageError(f"no session and no project {word!r} in the store", where=str(job.sessions), fix=fix)
-    if job.dry_run:
-        return gone
-    if gone:
-        _replace(job, lambda stream: sum(map(stream.write, kept_sessions(job.sessions, names=frozenset(gone)))))
-    record.forgotten = list(dict.fromkeys([*record.forgotten, *names]))
-    record.sessions = {name: seen for name, seen in record.sessions.items() if name not in gone}
-    record.files = [left for one in record.files if (left := _without(one, gone)) is not None]
-    write_json(job.work / RECORD, record.to_json())
-    return gone
-
-
-def recall_names(job: Job, names: Sequence[str]) -> list[str]:
-    """Let later ingests take these in again; returns what was on the list."""
-    record = read_record(job.work / RECORD, sessions=job.sessions)
-    found = [name for name in names if name in record.forgotten]
-    if missing := [name for name in names if name not in found]:
-        known = ", ".join(record.forgotten) or "nothing was"
-        raise UsageError(f"{missing[0]!r} was not forgotten", where=str(job.work / RECORD), fix=f"forgotten: {known}")
-    record.forgotten = [name for name in record.forgotten if name not in found]
-    if not job.dry_run:
-        write_json(job.work / RECORD, record.to_json())
-    return found
-
-
-def _without(report: dict[str, object], gone: Sequence[str]) -> dict[str, object] | None:
-    """The report of a file without sessions that were forgotten; None where nothing is left of it."""
-    sessions = report.get("sessions")
-    left = [name for name in sessions if name not in gone] if isinstance(sessions, list) else []
-    return None if sessions and not left else {**report, "sessions": left}
-
-
-def _replace(job: Job, write: Callable[..., int]) -> None:
+def replace_store(job: Job, write: Callable[..., int]) -> None:
     """Write the store anew beside the old one; the scanner of the user's own has the last word."""
     with scratch_folder(job.sessions) as folder:
         unseen = folder / job.sessions.name
@@ -96,6 +58,21 @@ def _replace(job: Job, write: Callable[..., int]) -> None:
         if scanner := job.config.ingest.scanner:
             check_file(unseen, command=scanner)
         move_into_place(unseen, job.sessions)
+
+
+def disk_room_for(job: Job, logs: Sequence[LogFile]) -> int:
+    """The most bytes that an ingest needs beside what is there: the sessions of these logs, and a new store that holds them too."""
+    stored = job.sessions.stat().st_size if job.sessions.exists() else 0
+    return stored + 2 * sum(log.path.stat().st_size for log in logs if log.path.is_file())
+
+
+def count_sessions(sessions: Iterator[Session], counts: Counter[str]) -> Iterator[Session]:
+    """Sessions as they pass, with how many they are, their turns and their calls."""
+    for session in sessions:
+        counts["sessions"] += 1
+        counts["turns"] += len(session.turns)
+        counts["calls"] += sum(len(t.calls) for t in session.turns)
+        yield session
 
 
 def _mark(job: Job) -> str:

@@ -4,29 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from composer_replication.cli.ingest_store import RECORD, forget_sessions, recall_names
+from composer_replication.cli.forget_sessions import forget_sessions, recall_names
+from composer_replication.cli.forgotten import MADE_ANEW, clear_derived
+from composer_replication.cli.ingest_store import RECORD
 from composer_replication.cli.job import Job
+from composer_replication.cli.next_step import next_step
 from composer_replication.core.lock import only_one
 from composer_replication.core.stamps import stale_artefacts
 
-LEFT = ("runs", "answers.jsonl", "reader_answers.jsonl", "examples", "exports")
-"""What may still hold words of a session that was forgotten, and no verb writes anew by itself."""
-
 
 def change_store(job: Job, *, forget: Sequence[str], recall: Sequence[str]) -> int:
-    """Forget and recall; says what was made from the forgotten sessions and is still there."""
+    """Forget and recall; what was made from the forgotten sessions is removed where one command makes it anew, else named."""
     job.need_file(job.sessions, verb="ingest")
     with only_one(job.work, what="ingest"):
         recalled = recall_names(job, recall) if recall else []
         gone = forget_sessions(job, forget) if forget else []
+        removed, left = clear_derived(job, gone) if gone else ([], [])
     screen = job.screen
+    forgot, recalls, removes = ("would forget", "would recall", "would remove") if job.dry_run else ("forgot  ", "recalled", "removed ")
     for name in gone:
-        screen.line(f" forgot   {name}")
+        screen.line(f" {forgot} {name}")
     for name in recalled:
-        screen.line(f" recalled {name}: the next ingest takes it in again if its logs are still there")
-    left = [str(job.work / name) for name in LEFT if gone and (job.work / name).exists()]
+        screen.line(f" {recalls} {name}: the next ingest takes it in again if its logs are still there")
+    for path in removed:
+        screen.line(f" {removes} {path}: it held words of them; {job.command(MADE_ANEW[path.name])} makes it anew")
     if left:
-        screen.line(f" note     {', '.join(left)} may still hold words of them; remove these if need be", style="yellow")
+        screen.line(" note     these may still hold words of them, or were trained on them; remove them if need be:", style="yellow")
+    for path in left:
+        screen.line(f"   {path}", style="yellow")
     old = job.tell_stale(*stale_artefacts(job.work))
-    value = {"forgotten": gone, "recalled": recalled, "may_hold": left, "stale": old}
-    return job.finish(value, wrote=[job.sessions, job.work / RECORD], next_command=job.command("sites"))
+    value = {
+        "forgotten": gone,
+        "recalled": recalled,
+        "removed": [str(path) for path in removed],
+        "may_hold": [str(path) for path in left],
+        "stale": old,
+    }
+    return job.finish(value, wrote=[job.sessions, job.work / RECORD], next_command=next_step(job))

@@ -111,6 +111,7 @@ def _explain(dotted: str, screen: Screen) -> int:
         lines = list(_group_lines(group, key))
     else:
         lines = [f"#   {field.description or ''}", f"# {key[-1]} = {toml_value(field.get_default(call_default_factory=True))}"]
-    screen.line("\n".join(lines).strip())
+    for line in "\n".join(lines).strip().split("\n"):
+        screen.line(line)
     screen.result({"key": dotted, "text": "\n".join(lines).strip()})
     return 0

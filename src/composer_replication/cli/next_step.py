@@ -6,15 +6,22 @@ sessions -> sites -> hints -> report -> (a model that can be trained) hints --au
 from __future__ import annotations
 
 import json
+import os
+import shlex
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
+from composer_replication.cli.build_split import split_flags
+from composer_replication.cli.channel_units import unfed, units_per_channel
 from composer_replication.cli.job import Job
 from composer_replication.cli.student_tokenizer import TINY
 from composer_replication.core.codec import read_hints, read_sites
 from composer_replication.core.rundir import LATEST
 from composer_replication.core.stamps import stale
+from composer_replication.data.ingestion.find_logs import default_folders
 from composer_replication.report.views import TRAINED
+from composer_replication.tokens.artefact import META
 
 TRAIN_PACKAGES = ("torch", "transformers", "accelerate")
 AUDIT = "hints --audit"
@@ -30,6 +37,8 @@ def next_step(job: Job, *, has_settings: bool | None = None) -> str:
 
     Example: sessions, sites and hints, and no PyTorch -> "recompose report"; with the page made -> "recompose doctor"
     """
+    if job.sessions.exists() and not job.sessions.stat().st_size:  # everything was forgotten
+        return _first_logs(job)
     for path, verb in ((job.sessions, "ingest"), (job.sites, "sites")):
         if not path.exists() or stale(path, work=job.work):
             return job.command(verb)
@@ -47,6 +56,14 @@ def next_step(job: Job, *, has_settings: bool | None = None) -> str:
     return _training(job, has_settings=bool(job.loaded.files) if has_settings is None else has_settings)
 
 
+def _first_logs(job: Job) -> str:
+    """The command that brings sessions in without a question, from the logs of the settings or of the agent; else what says more."""
+    if job.config.ingest.logs:
+        return job.command("ingest")
+    folder = next((one for one in default_folders(os.environ) if one.is_dir()), None)
+    return job.command("doctor") if folder is None else job.command(f"ingest {shlex.quote(str(folder))}")
+
+
 def _training(job: Job, *, has_settings: bool) -> str:
     """The next command where logs, sites and hints are all there."""
     if job.config.student.model == TINY:
@@ -56,9 +73,25 @@ def _training(job: Job, *, has_settings: bool) -> str:
         return job.command(AUDIT)
     if job.audit.exists() and not _kept(job) and job.config.train.hint.weight:
         return job.command("show site")
-    if not (job.examples / "meta.json").exists() or stale(job.examples, work=job.work):
-        return job.command("build")
-    return job.command("train") if not (job.runs / LATEST).exists() else f"{job.command('show run')} {LATEST}"
+    built = _json(job.examples / META)
+    refused = built.get("refused")
+    if not built or stale(job.examples, work=job.work) or (refused and built.get("build") != job.config.build.model_dump(mode="json")):
+        return job.command("build") + split_flags(job)
+    if (job.runs / LATEST).exists():
+        return f"{job.command('show run')} {LATEST}"
+    if refused:
+        return f"{job.command('build')}{split_flags(job)} {refused['flags']}" if refused.get("flags") else job.command("show site")
+    lacking = unfed(job, units_per_channel(job.config, built.get("counts", {})))
+    return job.command("train") if lacking is None else lacking.command
+
+
+def after_curate(job: Job) -> str:
+    """What comes after pairs were curated: `build`, unless something that it needs is missing or out of date."""
+    ready = can_train() and all(map(job.is_usable, (job.sessions, job.sites, job.hints)))
+    gated = job.audit.exists() and (
+        not _of_this_student(job) or not job.is_usable(job.audit) or not (_kept(job) or not job.config.train.hint.weight)
+    )
+    return job.command("build") + split_flags(job) if ready and not gated else next_step(job)
 
 
 def after_run(job: Job, name: str) -> str:
@@ -74,22 +107,23 @@ def after_run(job: Job, name: str) -> str:
 def held_out_sessions(job: Job) -> int:
     """How many sessions the examples as they were built leave out for evaluation."""
     try:
-        return int(json.loads((job.examples / "meta.json").read_text("utf-8"))["held_out"]["held_out_sessions"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return int(_json(job.examples / META)["held_out"]["held_out_sessions"])
+    except (ValueError, KeyError, TypeError):
         return 0
 
 
 def _of_this_student(job: Job) -> bool:
-    return _audit(job).get("student") == job.config.student.model
+    return _json(job.audit).get("student") == job.config.student.model
 
 
 def _kept(job: Job) -> bool:
-    return any(row.get("keeps") for row in _audit(job).get("kinds", []))
+    return any(row.get("keeps") for row in _json(job.audit).get("kinds", []))
 
 
-def _audit(job: Job) -> dict[str, Any]:
+def _json(path: Path) -> dict[str, Any]:
+    """The object that a file holds; empty where there is none."""
     try:
-        found = json.loads(job.audit.read_text("utf-8"))
+        found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

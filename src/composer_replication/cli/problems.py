@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 import traceback
@@ -59,6 +60,8 @@ def describe(error: BaseException) -> Problem:
         return Problem(what="not enough memory", fix="lower train.micro_tokens, or take a smaller student")
     if isinstance(error, OSError):
         where = str(error.filename or "")
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return Problem(what=error.strerror or str(error), where=where, fix="make room on that disk, or take a folder on another one")
         return Problem(what=error.strerror or str(error), where=where, fix="check that the path exists, is yours and has space")
     return Problem(
         what=f"{type(error).__name__}: {error}",

@@ -55,16 +55,18 @@ def _run(job: Job, name: str) -> tuple[Path, str, dict[str, Any]]:
     folder = run_folder(job, name)
     view = run_report(folder)
     text = run_page(view, where=_flags(job))
-    verdict = (view["evaluation"] or {}).get("verdict")
-    told = verdict["sentence"] if verdict else "no evaluation was run: nothing is claimed"
+    verdict, on_logs = ((view[name] or {}).get("verdict") for name in ("evaluation", "logs"))
+    told = verdict["sentence"] if verdict else "" if on_logs else "no evaluation was run: nothing is claimed"
     job.screen.line(f" {view['id']}  {view['state']}  {view['steps']} steps", style="bold")
-    job.screen.line(f" {told}")
+    for line in filter(None, (told, f"on your own logs: {on_logs['sentence']}" if on_logs else "")):
+        job.screen.line(f" {line}")
     changed = job.tell_changed(open_run(folder))
     about = {
         "run": view["id"],
         "state": view["state"],
         "claim": verdict["claim"] if verdict else None,
         "verdict": told,
+        "logs": {key: on_logs[key] for key in ("claim", "sentence")} if on_logs else None,
         "sites_shown": len(view["work"]["shown"]) if view["work"] else 0,
         "bytes": len(text.encode("utf-8")),
         "stale": changed,
@@ -80,11 +82,12 @@ def _audit(job: Job) -> tuple[Path, str, dict[str, Any]]:
     work = work_view(job.work)
     text = audit_page(work, where=_flags(job))
     counts = work["counts"]
-    job.screen.line(f" {work['mistakes']} mistaken messages in {counts['sessions']} sessions, {counts['calls']} tool calls")
+    of = f"{work['mistaken_sessions']} of {counts['sessions']} sessions, {counts['calls']} tool calls"
+    job.screen.line(f" {work['mistakes']} mistaken messages in {of}")
     job.screen.table(
         [(row["name"], row["count"], row["hinted"]) for row in work["kinds"]], head=("kind of mistake", "sites", "with a hint")
     )
-    names = ("counts", "sites", "mistakes", "hints", "kinds", "tools", "repositories", "authors", "apart")
+    names = ("counts", "sites", "mistakes", "mistaken_sessions", "hints", "kinds", "tools", "repositories", "authors", "apart")
     about = {"run": None, **{name: work[name] for name in names}, "stale": left_out, "bytes": len(text.encode("utf-8"))}
     return job.work / PAGE, text, about
 

@@ -20,8 +20,7 @@ from composer_replication.cli.problems import InterruptedRunError
 from composer_replication.cli.show_run import run_folder
 from composer_replication.core.checkpoints import whole_checkpoint
 from composer_replication.core.errors import DamagedError, UnwrittenError
-from composer_replication.core.lock import need_free
-from composer_replication.core.rundir import LAUNCH, RunDir, open_run
+from composer_replication.core.rundir import RunDir, open_run
 from composer_replication.tokens.artefact import Dataset
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def resume_command(job: Job, path: Path, *, accept_changes: bool = False) -> str
     """The command line that goes on with a run, or from one of its checkpoints, with the settings of this call."""
     settings = [word for key, value in dotted_settings().items() if key not in TOP_LEVEL[1:] for word in (f"--{key}", value)]
     accept = ["--accept-changes"] * accept_changes
-    return f"{job.command('train')} {shlex.join(['--resume', _short(path), *settings, *accept])}"
+    return f"{job.command('train')} {shlex.join(['--resume', short_path(path), *settings, *accept])}"
 
 
 def chosen_player(job: Job, verb: str, wanted: str, *, name: str, words: str = "") -> tuple[RunDir, Player]:
@@ -63,7 +62,7 @@ def offering(job: Job, verb: str, *, words: str = "", accept_changes: bool = Fal
         if error.before is None:
             raise
         again = resume_command(job, error.before, accept_changes=accept_changes)
-        command = again if verb == "train" else f"{job.command(verb)} {words}{shlex.quote(_short(error.before))}"
+        command = again if verb == "train" else f"{job.command(verb)} {words}{shlex.quote(short_path(error.before))}"
         fix = f"the one before it is whole; to go on from there: {command}"
         raise DamagedError(error.what, where=error.where, fix=fix, before=error.before) from error
 
@@ -78,19 +77,10 @@ def telling_how_to_resume(job: Job, run: RunDir, *, accept_changes: bool = False
     except KeyboardInterrupt as error:
         kept, lines = run.checkpoints(), run.metrics()
         what = f"interrupted after step {lines[-1]['step']}" if lines else "interrupted before the first step was done"
-        stands = f"; the newest checkpoint is {_short(kept[-1][1])}" if kept else "; there is no checkpoint yet: it begins again"
-        raise InterruptedRunError(what + stands, where=_short(run.path), fix=f"to go on: {command}") from error
+        stands = f"; the newest checkpoint is {short_path(kept[-1][1])}" if kept else "; there is no checkpoint yet: it begins again"
+        raise InterruptedRunError(what + stands, where=short_path(run.path), fix=f"to go on: {command}") from error
     except UnwrittenError as error:
         raise UnwrittenError(error.what, where=error.where, fix=f"make room there, then: {command}") from error
-
-
-def say_resume(job: Job, run: RunDir, step: int | None) -> None:
-    """Which run goes on, and from where; raises BusyError where another process is at work on it."""
-    need_free(run.path, what=LAUNCH)
-    kept = [pair for pair in run.checkpoints() if step in (None, pair[0])]
-    told = f"from {kept[-1][1].name}, {kept[-1][0]} of {job.config.train.steps} steps" if kept else "no checkpoint yet: from the first step"
-    later = ", ".join(path.name for at, path in run.checkpoints() if step is not None and at > step)
-    job.screen.line(f" resume   {_short(run.path)}   {told}{f'; set aside: {later}' if later else ''}")
 
 
 def check_resume_dry(job: Job, run: RunDir, step: int | None, data: Dataset, *, accept_changes: bool) -> dict[str, Any]:
@@ -113,7 +103,7 @@ def check_resume_dry(job: Job, run: RunDir, step: int | None, data: Dataset, *, 
     return {"run": str(run.path), "checkpoint": str(folder), "step": at, "changed": changed}
 
 
-def _short(path: Path) -> str:
+def short_path(path: Path) -> str:
     """A path as it can be typed here."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

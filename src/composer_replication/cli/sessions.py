@@ -9,7 +9,7 @@ from composer_replication.cli.ingest_store import RECORD
 from composer_replication.cli.job import open_job
 from composer_replication.cli.lookup import ordinal
 from composer_replication.core.codec import raw_sessions
-from composer_replication.data.ingestion.ingest_record import Seen, read_record
+from composer_replication.data.ingestion.ingest_record import Seen, project_folder, read_record
 
 TIMES = ("started", "first_seen", "last_seen")
 
@@ -20,7 +20,7 @@ def sessions_command(project: str = "", /, *, common: Common = Common()) -> int:
     Parameters
     ----------
     project
-        Only the sessions of this project.
+        Only the sessions of this project: its name, its repository, or the full path of its folder.
     """
     job = open_job(common)
     store = job.need_file(job.sessions, verb="ingest")
@@ -29,13 +29,15 @@ def sessions_command(project: str = "", /, *, common: Common = Common()) -> int:
     for number, raw in enumerate(raw_sessions(store), 1):
         head = raw.header["session"]
         seen = record.sessions.get(raw.id) or Seen.of(raw.header, first_seen=record.since)
-        if project and project not in (seen.project, seen.project.rpartition("/")[2]):
+        if project and project not in (seen.project, seen.project.rpartition("/")[2], project_folder(seen)):
             continue
         rows.append(
             {
                 "ordinal": number,
                 "id": raw.id,
                 "project": seen.project,
+                "folder": project_folder(seen),
+                "cwd": seen.cwd,
                 "turns": head.get("num_turns", 0),
                 "bytes": len(raw.data),
                 "started": seen.started,
@@ -48,11 +50,12 @@ def sessions_command(project: str = "", /, *, common: Common = Common()) -> int:
                 "context": f"verified {head.get('requests_verified', 0)} of {head['requests']}" if head.get("requests") else "",
             }
         )
-    columns = ("id", "project", "turns", "started", "first_seen", "last_seen", "context")
+    columns = ("id", "project", "folder", "turns", "started", "first_seen", "last_seen", "context")
     shown = [(ordinal(row["ordinal"]), *(str(row[name])[:16] if name in TIMES else row[name] for name in columns)) for row in rows]
     job.screen.table(shown, head=("", *(name.replace("_", " ") for name in columns)))
     size = sum(row["bytes"] for row in rows) / 1e6
-    job.screen.line(f"\n {len(rows)} sessions of {len({row['project'] for row in rows})} projects, {size:.1f} MB")
+    projects = {row["project"] if "/" in row["project"] else row["folder"] or row["project"] for row in rows}
+    job.screen.line(f"\n {len(rows)} sessions of {len(projects)} projects, {size:.1f} MB")
     if record.forgotten:
         job.screen.line(f" forgotten: {', '.join(record.forgotten)}  (recompose ingest --recall NAME)", style="dim")
     job.tell_stale("sites.jsonl", "hints.jsonl", "preferences.jsonl", "curated.jsonl", "examples")

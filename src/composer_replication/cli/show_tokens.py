@@ -9,11 +9,11 @@ from typing import Any
 from rich.text import Text
 
 from composer_replication.cli.build_text import context_text
+from composer_replication.cli.forgotten import load_shown
 from composer_replication.cli.job import Job
 from composer_replication.cli.lookup import find, ordinal
 from composer_replication.cli.render_terminal import hint_panel, mask_text
 from composer_replication.cli.student_tokenizer import built_tokenizer
-from composer_replication.tokens.artefact import load_dataset
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 
 QUIET_TOKENS = 60  # of a message without loss, shown unless --full
@@ -22,7 +22,7 @@ LEGEND = {True: "green = lm_ce, yellow = hint target", False: "[lm_ce], {hint ta
 
 def show_example(job: Job, wanted: str, *, full: bool) -> int:
     """One example, or the list of them."""
-    examples = load_dataset(job.need_file(job.examples, verb="build")).examples
+    examples = load_shown(job).examples
     job.tell_stale(job.examples.name)
     if not wanted:
         rows = [(ordinal(i, letter="e"), len(e.ids), len(e.trained), len(e.hints), e.id) for i, e in enumerate(examples, 1)]
@@ -32,7 +32,7 @@ def show_example(job: Job, wanted: str, *, full: bool) -> int:
         return 0
     index = find(wanted, [e.id for e in examples], noun="example", where=job.examples)
     view = example_view(examples[index], built_tokenizer(job.examples, build_command=job.command("build")), number=index + 1)
-    for part in _parts(view, colour=job.screen.colour, full=full):
+    for part in example_parts(view, colour=job.screen.colour, full=full):
         job.screen.show(part)
     job.screen.result(view)
     return 0
@@ -69,7 +69,8 @@ def example_view(example: TrainingExample, tokenizer: Any, *, number: int) -> di
     }  # fmt: skip
 
 
-def _parts(view: dict[str, Any], *, colour: bool, full: bool) -> Iterator[Any]:
+def example_parts(view: dict[str, Any], *, colour: bool, full: bool) -> Iterator[Any]:
+    """What is drawn of an example: each message with its loss, and each hint above its message."""
     counts = view["counts"]
     told = f"{len(view['tokens'])} tokens: {counts['lm_ce']} in lm_ce, {counts['hint']} hint targets, {counts['none']} without loss"
     yield Text(f"{ordinal(view['ordinal'], letter='e')}  {view['id']}  origin {view['origin']}\n{told}   ({LEGEND[colour]})", style="bold")
@@ -96,7 +97,7 @@ def _parts(view: dict[str, Any], *, colour: bool, full: bool) -> Iterator[Any]:
 
 def show_pair(job: Job, wanted: str, *, full: bool) -> int:
     """One pair, or the list of them."""
-    pairs = load_dataset(job.need_file(job.examples, verb="build")).pairs
+    pairs = load_shown(job).pairs
     job.tell_stale(job.examples.name)
     if not wanted:
         job.screen.table([(ordinal(i, letter="p"), p.site_id or "", p.id) for i, p in enumerate(pairs, 1)], head=("", "site", "id"))

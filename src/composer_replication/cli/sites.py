@@ -23,24 +23,27 @@ def sites_command(*, common: Common = Common()) -> int:
     job.need_file(job.sessions, verb="ingest")
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", UserWarning)
-        found = list(_find(job))
+        seen: list[str] = []
+        found = list(_find(job, seen))
     summary = summarise(found)
     notes = sorted({str(w.message) for w in told})
     if not job.dry_run:
         write_lines(job.sites, map(record_to_json, found))
         job.stamp(job.sites, made_from=[job.sessions])
-    _show(job, found, summary, notes)
+    _show(job, found, summary, notes, sessions=len(seen))
     return job.finish({**summary.to_json(), "notes": notes}, wrote=[job.sites], next_command=next_step(job))
 
 
-def _find(job: Job) -> Iterator[Site]:
+def _find(job: Job, seen: list[str]) -> Iterator[Site]:
     for session in read_sessions(job.sessions):
+        seen.append(session.id)
         yield from find_sites(session, settings=job.config.sites)
 
 
-def _show(job: Job, found: list[Site], summary: SitesSummary, notes: list[str]) -> None:
+def _show(job: Job, found: list[Site], summary: SitesSummary, notes: list[str], *, sessions: int) -> None:
     screen = job.screen
-    screen.line(f" {summary.num_mistakes} mistaken messages in {summary.num_sessions} sessions; {summary.num_sites} sites in all")
+    of = f"{summary.num_sessions} of {sessions} sessions"
+    screen.line(f" {summary.num_mistakes} mistaken messages in {of}; {summary.num_sites} sites in all")
     screen.table(summary.kinds.items(), head=("kind of mistake", "sites"))
     if summary.apart:
         screen.line("\n apart from mistakes, never trained on by default:")

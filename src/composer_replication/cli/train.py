@@ -9,10 +9,10 @@ from composer_replication.cli.forks import fork_producer
 from composer_replication.cli.hint_gate import check_examples, kept_kinds, say_gate
 from composer_replication.cli.job import open_job
 from composer_replication.cli.panel import shown_steps
-from composer_replication.cli.resuming import chosen_run, say_resume, telling_how_to_resume
+from composer_replication.cli.resuming import chosen_run, telling_how_to_resume
 from composer_replication.cli.train_backends import Launch, check_backend, finished, with_trl
 from composer_replication.cli.train_data import as_built, load_examples, tokenizer_of
-from composer_replication.cli.train_run import finish_dry, new_run
+from composer_replication.cli.train_run import finish_dry, new_run, say_resume
 from composer_replication.cli.train_text import show_event, show_plan
 from composer_replication.core.errors import need
 from composer_replication.tokens.artefact import Dataset

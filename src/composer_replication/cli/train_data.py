@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from composer_replication.cli.forgotten import need_unforgotten
 from composer_replication.cli.job import Job
 from composer_replication.cli.student_tokenizer import TINY, built_tokenizer
 from composer_replication.core.errors import DataError
@@ -36,6 +37,7 @@ def load_examples(job: Job, tokenizer: Any) -> Dataset:
     wanted = job.config.student.model
     own = tokenizer if wanted == TINY else load_tokenizer(wanted)
     data = load_dataset(job.examples, tokenizer_sha256=Renderer.for_tokenizer(own, family=job.config.student.template).codec.sha256())
+    need_unforgotten(job, data)
     if data.meta["student"] != wanted:
         built = data.meta["student"]
         raise DataError(

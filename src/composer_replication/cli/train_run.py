@@ -1,22 +1,27 @@
-"""The run that `train` works on: a new one, or what a dry run says of one that would go on."""
+"""The run that `train` works on: a new one, or one that goes on, and what is said of it, in a dry run too."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from composer_replication.cli.flags import dotted_settings
 from composer_replication.cli.job import Job
-from composer_replication.cli.resuming import check_resume_dry, resume_command
+from composer_replication.cli.resuming import check_resume_dry, resume_command, short_path
 from composer_replication.cli.student_tokenizer import FOLDER
 from composer_replication.core.config.base import stage_seed
-from composer_replication.core.rundir import RunDir, create_run
+from composer_replication.core.errors import ConfigError
+from composer_replication.core.files import make_work
+from composer_replication.core.lock import need_free
+from composer_replication.core.rundir import LAUNCH, RunDir, create_run
 from composer_replication.tokens.artefact import EXAMPLES, PAIRS, Dataset
 
 
 def new_run(job: Job, data: Dataset, name: str, sources: tuple[Path, ...]) -> RunDir:
     """A new run folder, with the settings, the command line that makes it again, and the hashes of its inputs."""
+    make_work(job.work)
     settings = [word for key, value in dotted_settings().items() for word in (f"--{key}", value)]
     files = [word for path in job.loaded.files for word in ("-c", str(path.absolute()))]
     named = ["--name", name] if name else []
@@ -37,3 +42,27 @@ def finish_dry(
     found = check_resume_dry(job, run, step, data, accept_changes=accept_changes)
     again = resume_command(job, run.path if step is None else run.checkpoint(step), accept_changes=accept_changes)
     return job.finish({"plan": plan, "resume": found}, wrote=[run.path], next_command=again)
+
+
+def say_resume(job: Job, run: RunDir, step: int | None) -> None:
+    """Which run goes on, and from where; raises BusyError where another process is at work on it."""
+    need_free(run.path, what=LAUNCH)
+    kept = [pair for pair in run.checkpoints() if step in (None, pair[0])]
+    _check_left(job, run, kept)
+    told = f"from {kept[-1][1].name}, {kept[-1][0]} of {job.config.train.steps} steps" if kept else "no checkpoint yet: from the first step"
+    later = ", ".join(path.name for at, path in run.checkpoints() if step is not None and at > step)
+    aside = f"; set aside: {later}" if later else ""
+    job.screen.line(f" resume   {short_path(run.path)}   {told}{aside}")
+
+
+def _check_left(job: Job, run: RunDir, kept: Sequence[tuple[int, Path]]) -> None:
+    """Raise ConfigError where no step is left; a run that was cut short behind its last step may still be brought to its end."""
+    steps = job.config.train.steps
+    if not kept or kept[-1][0] < steps or (kept[-1][0] == steps and run.info().get("state") != "done"):
+        return
+    done, path = kept[-1]
+    evaluate = f"{job.command('evaluate')} {shlex.quote(short_path(path))}"
+    fix = f"to go on, set train.steps above {done}: --train.steps N --accept-changes; to judge it as it is: {evaluate}"
+    raise ConfigError(
+        f"nothing is left to train: {path.name} has {done} steps, train.steps is {steps}", where=short_path(run.path), fix=fix
+    )

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
+from composer_replication.cli.channel_units import unfed, weights_in_settings
 from composer_replication.cli.figures import duration
 from composer_replication.cli.job import Job
-from composer_replication.core.errors import ConfigError
 from composer_replication.tokens.artefact import Dataset
 
 CHANNELS = ("policy", "lm_ce", "hint", "preference")
@@ -20,12 +20,7 @@ COLOUR = {"active": "green", "exhausted": "green", "off": "dim", "starved": "red
 def show_plan(job: Job, data: Dataset) -> dict[str, Any]:
     """Tokens and weights per channel, and rollouts per step; refuses a weighted channel for which there is nothing at all."""
     settings, rollouts = job.config.train, job.config.rollouts
-    weights = {
-        "policy": settings.policy.weight,
-        "lm_ce": settings.lm_ce.weight,
-        "hint": settings.hint.weight,
-        "preference": settings.preference.weight,
-    }
+    weights = weights_in_settings(job.config)
     imported = not rollouts.env or settings.lm_ce.weight > 0  # as in training/loop.py: of imported examples only anchors are drawn else
     units = {
         "policy": sum(len(action.logprobs) for e in data.examples for action in e.actions),
@@ -44,21 +39,10 @@ def show_plan(job: Job, data: Dataset) -> dict[str, Any]:
     for name in CHANNELS:
         if weights[name] == 0 and units[name]:
             job.screen.line(f" note     there is data for {name}, but its weight is 0: set train.{name}.weight", style="yellow")
-        if weights[name] and not units[name] and name not in by_play:
-            nothing = "nothing is played" if name == "policy" else "the examples hold nothing for it"
-            raise ConfigError(
-                f"channel {name} has weight {weights[name]}, but {nothing}",
-                fix=f"{_remedy(job, name)}, or set train.{name}.weight = 0",
-            )
+    if (lacking := unfed(job, units)) is not None:
+        raise lacking.error()
     plan = {"weights": weights, "units": units, "steps": settings.steps, "examples": len(data.examples), "pairs": len(data.pairs)}
     return {**plan, "rollouts_per_step": played, "placebo": list(settings.placebo)}
-
-
-def _remedy(job: Job, channel: str) -> str:
-    """What gives a channel something to train on."""
-    if channel == "policy":
-        return 'set rollouts.env = "workshop"'
-    return "give pairs with build.pairs and build again" if channel == "preference" else f"look at what `{job.command('build')}` left out"
 
 
 def _say_plan(job: Job, data: Dataset, *, played: int) -> None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +22,20 @@ from composer_replication.core.rundir import RunDir
 
 TRAINER, SUMS = "trainer.json", "SHA256SUMS"
 SCHEMA, UNSEALED = 4, 3
+OPTIMISER = "optimiser.safetensors"
+NEEDED = (TRAINER, OPTIMISER, "*model.safetensors")
+"""What every checkpoint holds, with weights or an adapter."""
 
 
 def seal(folder: Path) -> None:
     """Write the checksum of every file of a folder beside them; the last thing that is written into it."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / SUMS)
-    write_text(folder / SUMS, "".join(f"{_sha256(path)}  {path.relative_to(folder).as_posix()}\n" for path in files))
+    write_text(folder / SUMS, "".join(f"{_sha256(path)}  {path.relative_to(folder).as_posix()}\n" for path in _sealed(folder)))
 
 
-def damage(folder: Path) -> str:
-    """What is wrong with the files of a sealed folder, "" where nothing is.
+def damage(folder: Path, *, needs: Sequence[str] = NEEDED) -> str:
+    """What is wrong with the files of a sealed folder, "" where nothing is; a file that no checksum stands for counts as damage, too.
+
+    `needs` are the files that there must be, whatever the checksums name.
 
     Example: damage(run.checkpoint(40)) -> "config.json is missing; model.safetensors is not what was written"
     """
@@ -40,15 +46,20 @@ def damage(folder: Path) -> str:
         except DamagedError as error:
             return error.what
     found: list[str] = []
-    for line in sums.read_text("utf-8", errors="replace").splitlines() or [""]:
-        sha256, _, name = line.partition("  ")
+    text = sums.read_text("utf-8", errors="replace")
+    listed = {name: sha256 for sha256, _, name in (line.partition("  ") for line in text.splitlines())}
+    if not text.endswith("\n") or "" in listed:
+        return f"{SUMS} is cut off"
+    for name, sha256 in listed.items():
         path = folder / name
-        if not name:
-            return f"{SUMS} is cut off"
         if not path.is_file():
             found.append(f"{name} is missing")
         elif _sha256(path) != sha256:
             found.append(f"{name} is empty" if not path.stat().st_size else f"{name} is not what was written (its checksum differs)")
+    unlisted = [path.relative_to(folder).as_posix() for path in _sealed(folder)]
+    found += [f"{SUMS} does not name {name}: it is cut off, or the file came later" for name in unlisted if name not in listed]
+    absent = [name for name in needs if not any(fnmatchcase(other, name) for other in listed)]
+    found += [f"{SUMS} does not name any {name}: it is cut off" for name in absent]
     return "; ".join(found)
 
 
@@ -93,6 +104,11 @@ def read_trainer(folder: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise DamagedError("trainer.json is no JSON object", where=str(path), fix="go on from another checkpoint")
     return found
+
+
+def _sealed(folder: Path) -> list[Path]:
+    """The files that a checksum stands for: all but that of the checksums."""
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / SUMS)
 
 
 def _sha256(path: Path) -> str:

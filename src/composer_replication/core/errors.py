@@ -25,6 +25,8 @@ Each class also inherits the standard exception that a caller would expect to ca
 from __future__ import annotations
 
 import importlib
+import shlex
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -138,6 +140,21 @@ class StoppedError(ComposerError, RuntimeError):
     exit_code = 3
 
 
+def pip_install(*words: str) -> str:
+    """The command line that installs into the Python that runs this; a bare `pip` may be that of another one.
+
+    >>> pip_install("composer-replication[train]").endswith(" -m pip install 'composer-replication[train]'")
+    True
+    """
+    return shlex.join([sys.executable or "python", "-m", "pip", "install", *words])
+
+
+def install_fix(extra: str) -> str:
+    """What to run where the packages of an extra are missing."""
+    own = pip_install(f"composer-replication[{extra}]")
+    return f"run: {own}\n(in a clone: {shlex.quote(f'.[{extra}]')} in the name's place)"
+
+
 def need(module: str, *, extra: str) -> ModuleType:
     """Import an optional dependency inside the function that uses it, or say how to install it.
 
@@ -151,5 +168,5 @@ def need(module: str, *, extra: str) -> ModuleType:
             raise  # the module is there, but something it needs is broken: do not blame the extra
         raise MissingExtraError(
             f"this needs the Python package {module.split('.')[0]!r}, which is not installed",
-            fix=f"run: pip install 'composer-replication[{extra}]' (in a clone: pip install '.[{extra}]')",
+            fix=install_fix(extra),
         ) from error

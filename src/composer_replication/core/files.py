@@ -14,6 +14,7 @@ new one. Lines that are appended are not, until `sync` is called on their file.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -24,6 +25,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+from composer_replication.core.errors import ComposerError, DataError, UnwrittenError
+from composer_replication.core.git_tree import leak_of
+
 try:
     import fcntl
 except ImportError:  # no locks on this system: leftovers of dead process ids are removed all the same
@@ -31,8 +35,13 @@ except ImportError:  # no locks on this system: leftovers of dead process ids ar
 
 FILE, FOLDER = 0o600, 0o700
 _SCRATCH = re.compile(r"\..+\.(\d+)(-[0-9a-f]{6})?\.(?:part|unscanned)", re.ASCII)
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _LINK_AGE_S = 60.0
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_OURS = re.compile(
+    r"(sessions|sites|hints|answers|reader_answers|preferences|anchors|curated|dropped)\.jsonl|\w+\.meta\.json|owner\.json"
+    r"|(ingest|audit|replay|replay_plan|curate)\.json|redaction\.key|ledger\.sqlite3.*|report\.html|examples|exports|runs|reference|\.(?!git).+"
+)
 IGNORE = "# Sessions, answers and weights: not for a repository. Written by recompose.\n*\n"
 
 
@@ -50,10 +59,36 @@ def make_folder(folder: Path) -> None:
 
 
 def make_work(folder: Path) -> None:
-    """A work folder; where it is made now, with a .gitignore that keeps all of it out of a repository."""
+    """A work folder, with a .gitignore that keeps all of it out of a repository, unless it holds files that are not of this program.
+
+    Raises DataError where git would take what is written there into a commit: it is tracked, or it stands beside files of a repository.
+    """
     if not folder.exists():
         make_folder(folder)
+    why = leak_of(folder)
+    tracked = why.startswith("git tracks")
+    if not tracked and not (folder / ".gitignore").exists() and all(_OURS.fullmatch(path.name) for path in folder.iterdir()):
         write_text(folder / ".gitignore", IGNORE)
+        why = ""
+    if why:
+        what = f"sessions would be written where they can get into a commit: {why}"
+        fix = f"take a folder of its own: -o recompose; or have git ignore this one: write * into {folder / '.gitignore'}"
+        untrack = f"; what is tracked: git rm -r --cached {folder}" if tracked else ""
+        raise DataError(what, where=str(folder), fix=fix + untrack)
+
+
+@contextmanager
+def told_where_full(path: Path, *, need: int) -> Iterator[None]:
+    """Turn a full disk into an UnwrittenError that names the path, the bytes that are needed there, and those that are free."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL or isinstance(error, ComposerError):
+            raise
+        there = next(one for one in (path, *path.absolute().parents) if one.exists())
+        what = f"{error.strerror}: about {need / 1e6:.1f} MB are needed, {shutil.disk_usage(there).free / 1e6:.1f} MB are free"
+        fix = "make room there and run it again, or take a folder on another disk: -o FOLDER; what stood there before is as it was"
+        raise UnwrittenError(what, where=str(path.absolute()), fix=fix) from error
 
 
 def open_private(path: Path, flags: int) -> int:
@@ -119,9 +154,14 @@ def scratch_file(path: Path) -> Iterator[tuple[int, Path]]:
 def atomic_writer(path: Path) -> Iterator[TextIO]:
     """Open a file for writing that appears at `path` only when the block ends without an error."""
     with scratch_file(path) as (descriptor, scratch):
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n", closefd=False) as stream:
-            yield stream
-        os.fsync(descriptor)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n", closefd=False) as stream:
+                yield stream
+            os.fsync(descriptor)
+        except OSError as error:
+            if error.errno in _FULL and error.filename is None:  # a stream does not know its path
+                raise OSError(error.errno, error.strerror, str(path)) from error
+            raise
         os.replace(scratch, path)
         sync(path.parent)
 

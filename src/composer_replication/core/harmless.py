@@ -19,3 +19,12 @@ def harmless(text: str) -> str:
     'a␛[31mb'
     """
     return text.replace("\r\n", "\n").translate(_HARMLESS)
+
+
+def one_line(text: str) -> str:
+    """`harmless` in one line, for a name or a path: a line break in it would begin a line that looks like one of the program's own.
+
+    >>> one_line("a\\n settings  b  (trusted)")
+    'a␊ settings  b  (trusted)'
+    """
+    return harmless(text).replace("\n", "\u240a")

@@ -245,7 +245,8 @@ def create_run(
 
     Without a name the folder is called by the date and a letter: 2026-11-20-a, -b, ... `inputs` are (file, rows).
     """
-    make_work(runs.parent)
+    if not runs.parent.exists():
+        make_work(runs.parent)
     make_folder(runs)
     path = _claim(runs, name)
     run = RunDir(path)

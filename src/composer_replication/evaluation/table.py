@@ -30,7 +30,21 @@ HOW_MEASURED = (
     "One episode per task and student, no hint in any context. 95 % intervals: Wilson for shares, bootstrap over tasks for the rest."
     " They speak about other tasks, not about other seeds of the training."
 )
+NOT_YOURS = (
+    "These are tasks of the built-in workshop, not {whose}: they do not tell how the student does on your own work."
+    " At the held-out mistakes of your own logs: `{command}`."
+)
 WATCHED = "These tasks are watched while a run is trained and can stop it: they are not unseen."
+
+
+def strange_tasks(env: str, *, on_logs: str) -> list[str]:
+    """That the tasks are not those of the user, by the environment that a run was trained in; `on_logs` is the command that judges there.
+
+    >>> strange_tasks("workshop", on_logs="")
+    []
+    """
+    whose = f"of your environment {env!r}" if env else "yours"
+    return [] if env == "workshop" else [NOT_YOURS.format(whose=whose, command=on_logs)]
 
 
 def evaluation_table(
@@ -53,7 +67,7 @@ def evaluation_table(
         "rows": [row(name, rows[name], targeted=settings.targeted_kinds, draws=draws) for name in names],
         "paired": [entry for entry in pairs if "metric" not in entry],
         "paired_measures": [entry for entry in pairs if "metric" in entry],
-        "notes": [LEVELS[settings.level].text, HINTS_ARE_TAUGHT, HOW_MEASURED, *watched, *notes],
+        "notes": [*notes, LEVELS[settings.level].text, HINTS_ARE_TAUGHT, HOW_MEASURED, *watched],
         "seed": seed,
         "split": settings.split,
         "level": settings.level,

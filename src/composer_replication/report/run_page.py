@@ -32,6 +32,7 @@ GROUPS = {
     "mistakes": "mistakes per episode, by kind",
 }
 NO_EVALUATION = "No evaluation was run, so nothing is claimed about the trained model. A loss that falls is no evidence of learning."
+ON_LOGS = "Evaluated at held-out mistakes of your own logs alone (the section below); no other tasks were played."
 IMPORTED = "training on them is context distillation, and the terms of the model that wrote a log may restrict it."
 LOUD = ("starved", "dead", "clipped", "stopped", "lost", "handover_failed", "torn_line", "resume", "guard", "restored")
 
@@ -43,7 +44,7 @@ def run_page(view: Mapping[str, Any], *, where: str = "", max_bytes: int = MAX_B
 
 def _draw(view: Mapping[str, Any], where: str, limits: PageLimits, note: str) -> str:
     parts: list[tuple[str, str, Html | None]] = [
-        ("result", "Did it work?", _result(view["evaluation"])),
+        ("result", "Did it work?", _result(view["evaluation"], view["logs"])),
         ("logs", "On your own logs", logs_section(view["logs"], limits) if view["logs"] else None),
         ("channels", "Channels", _channels(view)),
         ("data", "Where the data went", _data(view)),
@@ -85,7 +86,9 @@ def _time(text: str | None) -> str:
 # ---- did it work ----
 
 
-def _result(evaluation: Mapping[str, Any] | None) -> Html:
+def _result(evaluation: Mapping[str, Any] | None, logs: Mapping[str, Any] | None) -> Html:
+    if evaluation is None and logs is not None:
+        return el("div", el("p", f"{ON_LOGS} {logs['verdict']['sentence']}"), cls="verdict nothing")
     if evaluation is None:
         return el(
             "div",

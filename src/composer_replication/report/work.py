@@ -93,6 +93,7 @@ def work_view(work: Path, *, first: Sequence[str] = (), num_sites: int = SHOWN_S
         "counts": {"sessions": logs.sessions, "turns": logs.turns, "calls": logs.calls.total(), "messages": logs.by_author.total()},
         "sites": len(sites),
         "mistakes": sum(site.category in TRAINED for site in sites),
+        "mistaken_sessions": len({site.session_id for site in sites if site.category in TRAINED}),
         "hints": len(hints),
         "hints_written": hints_file.exists() and "hints.jsonl" not in old,
         "stale": [one.told for one in old.values()],

@@ -51,10 +51,12 @@ def unit_number(unit: str) -> float:
     return int.from_bytes(hashlib.sha256(f"held-out:{unit}".encode("utf-8", "surrogatepass")).digest()[:8], "big") / 2**64
 
 
-def smallest_fraction(units: Iterable[str]) -> float:
-    """The smallest fraction, in hundredths, that holds out one of these units.
+def fractions(units: Iterable[str]) -> list[float]:
+    """The fractions, in hundredths, that hold out some of these units and leave some; each holds out more than the one before.
 
-    >>> smallest_fraction(["acme/app"])
-    0.58
+    >>> fractions(["acme/app", "acme/web"])
+    [0.23]
     """
-    return math.floor(min(map(unit_number, units)) * 100 + 1) / 100
+    numbers = sorted({unit_number(unit) for unit in units})
+    found = dict.fromkeys(math.floor(number * 100 + 1) / 100 for number in numbers)
+    return [fraction for fraction in found if fraction <= numbers[-1]]

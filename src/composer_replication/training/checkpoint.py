@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from composer_replication.core.checkpoints import SCHEMA, TRAINER, UNSEALED, is_whole, read_trainer, seal
+from composer_replication.core.checkpoints import OPTIMISER, SCHEMA, TRAINER, UNSEALED, is_whole, read_trainer, seal
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError, DamagedError, DataError, UnwrittenError
 from composer_replication.core.files import make_folder, make_private, sync, sync_all
@@ -33,7 +33,7 @@ from composer_replication.core.rundir import RunDir, diff_settings
 from composer_replication.models.load_student import Student
 from composer_replication.models.pretrained_folder import load_weights, read_tensors, save_student
 
-OPTIMISER, REFERENCES = "optimiser.safetensors", "references.safetensors"
+REFERENCES = "references.safetensors"
 REJECTED = "rejected_"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from composer_replication.core.trace import Segment, Session, ToolSpec, Turn
 from composer_replication.data.hints.context import site_context
-from composer_replication.data.hints.seen import relative_from
+from composer_replication.data.hints.seen import places
 from tests.data.hints.test_write import hint, report
 from tests.data.sites.builder import bash, calls, failed, find, human, results, session
 
@@ -140,35 +140,83 @@ def test_to_list_first_is_advised_where_nobody_looked(before: tuple[Turn, ...], 
 
 
 @pytest.mark.parametrize(
-    ("moved", "wrong", "folder"),
+    ("moved", "wrong"),
     [
-        ("cd go", "go/cmd/a.go", "/w/go"),  # it stands there already
-        ("cd go", "./go/cmd/a.go", "/w/go"),
-        ("cd web", "go/cmd/a.go", "/w/web"),  # the path holds from above
-        ("cd go", "/w/go/cmd/b.go", None),
-        ("cd go", "lib/c.go", None),
-        ("true", "lib/c.go", None),
-        ("cd $X", "go/cmd/a.go", None),
+        ("cd go", "go/cmd/a.go"),
+        ("cd go", "./go/cmd/a.go"),
+        ("cd web", "go/cmd/a.go"),
+        ("cd $X", "go/cmd/a.go"),
+        ("cd /w/go", "go/cmd/a.go"),
     ],
 )
-def test_where_the_shell_stands_is_said_where_that_makes_a_path_wrong(moved: str, wrong: str, folder: str | None) -> None:
+def test_where_a_path_holds_is_said_in_full_and_not_where_the_shell_stands(moved: str, wrong: str) -> None:
+    """A shell that was set back or started anew stands elsewhere, and no message tells."""
     seen = (*did(("s", "Glob", {"pattern": "**"}), "/w/go/cmd/a.go\n/w/x.md"), *did(bash("m", moved)))
-    error = f"Exit code 1\nwc: {wrong}: No such file or directory"
-    log = session(human("x"), *seen, calls(bash("w", f"wc {wrong}")), failed("w", error), cwd="/w")
-    context = site_context(log, find(log)[0])
-    assert relative_from(context) == folder
-    if folder:
-        assert hint(log).text == (
-            f"A relative path starts in {folder} here, for the shell stands there. Paths seen so far that exist: /w/go/cmd/a.go."
-        )
+    (text,) = after(*seen, call=bash("w", f"wc {wrong}"), text=f"Exit code 1\nwc: {wrong}: No such file or directory", cwd="/w")
+    assert text.startswith("Paths seen so far that exist: /w/go/cmd/a.go.")
 
 
-def test_a_folder_in_which_the_shell_stands_already() -> None:
+def test_a_folder_in_which_the_shell_may_stand_already() -> None:
     text = "Exit code 1\n(eval):cd:1: no such file or directory: web"
     moved = did(bash("m", "cd web && npm ci"))
-    assert after(*moved, call=bash("w", "cd web && npm test"), text=text, cwd="/w") == [
-        "The shell stands in /w/web here: a relative path starts there."
-    ]
+    got = after(*moved, call=bash("w", "cd web && npm test"), text=text, cwd="/w")
+    assert "stands" not in "".join(got) and "/w/web" not in "".join(got)
+
+
+@pytest.mark.parametrize(
+    ("lines", "stands"),
+    [
+        (["cd web"], "/w/web"),
+        (["cd web && npm ci 2>&1 | tail -5"], "/w/web"),
+        (["cd web 2>/dev/null; ls"], None),  # nothing tells whether it worked
+        (["cd web || true"], None),
+        (["cd web && npm ci", "cd web && npm test"], None),  # it worked again: the shell was set back in between
+        (["cd web/app", "cd web/app"], None),
+        (["cd web", "cd app"], "/w/web/app"),
+        (["cd web; ls", "cd /w/web && ls"], "/w/web"),
+        (["(cd web && npm ci)"], "/w"),
+    ],
+)
+def test_the_shell_stands_where_a_cd_led_that_worked_for_certain(lines: list[str], stands: str | None) -> None:
+    done = [turn for i, line in enumerate(lines) for turn in did(bash(f"m{i}", line))]
+    log = session(human("x"), *done, calls(bash("w", "cat a")), failed("w", "Exit code 1\ncat: a: No such file or directory"), cwd="/w")
+    assert places(site_context(log, find(log)[-1])).cwd == stands
+
+
+MISSING = "Exit code 1\ncat: {}: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("before", "call", "missing", "cwd", "hints"),
+    [
+        ((), "cat out/log.txt", "out/log.txt", "/w", 1),
+        (did(bash("a", "./build.sh > log && cat out/log.txt")), "cat out/log.txt", "out/log.txt", "/w", 0),
+        (did(bash("a", "go build -o /w/bin/tool .")), "cat /w/bin/tool", "/w/bin/tool", "/w", 0),
+        (did(bash("a", "go build -o /w/bin/tool . && git checkout old")), "cat /w/bin/tool", "/w/bin/tool", "/w", 1),
+        (did(bash("a", "go build -o /w/bin/tool ."), "Exit code 1", True), "cat /w/bin/tool", "/w/bin/tool", "/w", 1),
+        ((), "cat /d/work/a.txt", "/d/work/a.txt", "C:\\work", 0),
+        ((), "cat /d/work/a.txt", "/d/work/a.txt", "/home/me", 1),
+    ],
+)
+def test_to_list_first_is_no_help_where_the_path_was_used_above(
+    before: tuple[Turn, ...], call: str, missing: str, cwd: str, hints: int
+) -> None:
+    got = after(*before, call=bash("w", call), text=MISSING.format(missing), cwd=cwd)
+    assert ["list the folder" in text for text in got] == [True] * hints
+
+
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [
+        ((), "List the tasks or scripts"),
+        (did(bash("a", "cd /w/web && npm run build")), "ran before in /w/web, where the project defines it"),
+        (did(bash("a", "npm run build")), ""),  # here, it seems: where, is not known
+        (did(bash("a", "cd /w/web && npm run build"), "Exit code 1", True), "List the tasks or scripts"),
+    ],
+)
+def test_a_task_that_ran_above_is_defined_where_it_ran(before: tuple[Turn, ...], words: str) -> None:
+    got = after(*before, call=bash("w", "cd /w/api && npm run build"), text='Exit code 1\nnpm error Missing script: "build"', cwd="/w/web")
+    assert [words in text for text in got] == [True] * bool(words or got), got
 
 
 def test_a_path_that_was_refused_above_is_said_to_have_been() -> None:
@@ -188,6 +236,8 @@ def edit(call_id: str, old: str) -> tuple[str, str, dict[str, Any]]:
 
 OLD = "func main() {\n\tprintln(1)"
 SHOWN = did(("a", "Read", {"file_path": "/w/a.go"}), "   1\tfunc main() {\n   2\t\tprintln(1)")
+SPACED = did(("a", "Read", {"file_path": "/w/a.go"}), "   1→func main() {\n   2→  println(1)")
+NOT_WANTED = "The user doesn't want to proceed with this tool use. The tool use was rejected."
 ODD = did(("a", "Read", {"file_path": "/w/a.go"}), "   1→func \x9bmain() {\n   2→\tprintln(1)")
 
 
@@ -198,7 +248,9 @@ ODD = did(("a", "Read", {"file_path": "/w/a.go"}), "   1→func \x9bmain() {\n  
         (did(bash("a", "sed -n 1,9p a.go"), "func main() {\n  println(1)"), "copy it from that result"),
         (did(bash("a", "grep -n main a.go"), "1:func main() {"), "copy it from that result"),
         (ODD, "a character that does not show"),
-        ((*SHOWN, *did(edit("b", OLD), NO_MATCH, True)), "a character that does not show"),
+        ((*SHOWN, *did(edit("b", OLD), NO_MATCH, True)), "read again the region"),  # the same characters: nothing is hidden there
+        ((*SPACED, *did(edit("b", OLD), NO_MATCH, True)), "a character that does not show, or other blanks"),
+        ((*SHOWN, *did(edit("b", OLD), NOT_WANTED, True)), "copy it from that result"),
         ((*SHOWN, *did(edit("b", "quite another text"), NO_MATCH, True)), "copy it from that result"),
         ((*did(edit("b", OLD), NO_MATCH, True), *SHOWN), "copy it from that result"),
         ((*SHOWN, *did(edit("b", OLD), NO_MATCH, True), *did(edit("c", "other text"))), "read again the region"),
@@ -215,7 +267,50 @@ def test_what_was_read_above_is_to_be_read_again_where_that_no_longer_counts() -
     assert "no longer counts: read it again" in after(*SHOWN, call=edit("w", OLD), text=not_read)[0]
     assert "has to be read with" in after(*did(("a", "Read", {"file_path": "/w/b/a.go"})), call=edit("w", OLD), text=not_read)[0]
     assert "has to be read with" in after(*did(bash("a", "cat /w/a.go")), call=edit("w", OLD), text=not_read)[0]
-    assert "has changed since it was read above" in after(*SHOWN, call=edit("w", OLD), text=stale)[0]
+    switched = did(bash("s", "git checkout main"))
+    assert "has changed since it was read above" in after(*SHOWN, *switched, call=edit("w", OLD), text=stale)[0]
+    assert "has changed since it was read above" in after(*SHOWN, *did(edit("e", "x")), call=edit("w", OLD), text=stale)[0]
+
+
+@pytest.mark.parametrize(
+    ("before", "category"),
+    [
+        (SHOWN, "environment"),
+        ((*SHOWN, *did(("b", "Read", {"file_path": "/w/b.go"}))), "environment"),
+        ((*SHOWN, *did(("b", "Read", {"file_path": "/w/b.go"})), *did(bash("c", "ls"))), "mistake"),  # three messages: read it again
+        ((*SHOWN, *did(bash("s", "git checkout main"))), "mistake"),
+        ((*SHOWN, *did(edit("e", "x"))), "mistake"),
+        ((*did(edit("e", "x")), *SHOWN), "environment"),
+        (did(("a", "Read", {"file_path": "/w/a.go"}), "File does not exist.", True), "mistake"),
+        (did(("a", "Read", {"file_path": "/w/b.go"})), "mistake"),
+        ((), "mistake"),
+    ],
+)
+def test_a_file_that_changed_right_after_it_was_read_is_nobodys_mistake(before: tuple[Turn, ...], category: str) -> None:
+    stale = "File has been modified since read, either by the user or by a linter."
+    log = session(human("x"), *before, calls(edit("w", OLD)), failed("w", stale))
+    assert [s.category for s in find(log) if s.call_id == "w"] == [category]
+    assert (category == "mistake") == any(h.site_id.endswith("w") for h in report(log).hints)
+
+
+def replaced(old: str, new: str) -> tuple[str, str, dict[str, Any]]:
+    return "r", "Edit", {"file_path": "/w/a.go", "old_string": old, "new_string": new}
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        ((*SHOWN, *did(replaced(OLD, "func run(args) {\n\tprintln(2)"), NOT_WANTED, True)), True),
+        ((*SHOWN, *did(replaced("quite another", "func run(args) {"), NO_MATCH, True)), True),
+        ((*SHOWN, *did(replaced(OLD, "func run(args) {\n\tprintln(2)"))), False),
+        ((*SHOWN, *did(replaced(OLD, "func other() {"), NOT_WANTED, True)), False),
+        ((*SHOWN, *did(replaced(OLD, "func run(args) {"), NOT_WANTED, True), *did(("v", "Write", {"file_path": "/w/a.go"}))), False),
+    ],
+)
+def test_the_text_of_an_edit_that_was_not_applied_is_not_in_the_file(before: tuple[Turn, ...], said: bool) -> None:
+    (text,) = after(*before, call=edit("w", "func run(args) {\n\tprintln(2)"), text=NO_MATCH)
+    assert (text == "An earlier edit of `a.go` was not applied: the file still holds what stood there before it.") == said
+    assert "does not show" not in text
 
 
 # the rest

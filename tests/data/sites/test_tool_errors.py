@@ -34,6 +34,10 @@ APART = [
     ("environment", "network", "Request failed with status code 503"),
     ("environment", "network", "getaddrinfo ENOTFOUND example.org"),
     ("environment", "rate_limit", "API Error: 429 too many requests"),
+    ("environment", "cannot_start", "ENOENT: no such file or directory, posix_spawn '/usr/bin/rg'"),
+    ("environment", "cannot_start", "EACCES: permission denied, posix_spawn '/usr/bin/rg'"),
+    ("environment", "cannot_start", "spawn /usr/bin/rg ENOENT"),
+    ("environment", "cannot_start", "Error: spawn rg EACCES"),
     ("environment", "unclassified", "Entity not found: Issue"),
 ]
 MISTAKES = [
@@ -48,6 +52,7 @@ MISTAKES = [
     ("file_missing", "Read", TAG.format("File does not exist. Did you mean .env?")),
     ("file_missing", "Read", "File does not exist. Note: your current working directory is /src."),
     ("file_missing", "Grep", TAG.format("Path does not exist: cmd/cli")),
+    ("file_missing", "Read", "ENOENT: no such file or directory, open '/w/posix_spawn.c'"),
     ("is_directory", "Read", "EISDIR: illegal operation on a directory, read"),
     ("edit_no_match", "Edit", TAG.format("String to replace not found in file.\nString: Permission prompt was aborted")),
     ("edit_multi_match", "Edit", TAG.format("Found 3 matches of the string to replace, but replace_all is false.")),

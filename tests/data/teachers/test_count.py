@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer_replication.data.teachers.count import least_tokens, most_tokens, received_tokens, sent_tokens
+from composer_replication.data.teachers.count import FREE_CHARACTERS, least_tokens, most_tokens, received_tokens, sent_tokens
 
 PROSE = "The retry loop reads the settings file twice, so that a change in between is lost; move the call above it."
 CODE = "def load(path: Path) -> dict[str, Any]:\n    if not path.exists():\n        raise DataError(f'no file {path}', fix=\"run it\")\n"
@@ -30,18 +32,22 @@ def test_it_is_never_more_than_bytes_nor_less_than_words(text: str) -> None:
 
 
 def said(text: str, **more: object) -> dict[str, object]:
-    return {"role": "assistant", "content": text, **more}
+    return {"message": {"role": "assistant", "content": text, **more}, "finish_reason": "stop"}
+
+
+def answer(*choices: dict[str, object], **more: object) -> dict[str, Any]:
+    return {"id": "gen-1", "object": "chat.completion", "model": "maker/model-1", "choices": list(choices), **more}
 
 
 def test_an_answer_counts_up_to_its_bound_and_in_full_where_its_words_are_more() -> None:
     words = "word " * 100
-    assert received_tokens([said(words)], max_tokens=100) == 100
-    assert received_tokens([said(words)], max_tokens=99) > 250
-    assert received_tokens([said(words), said(words)], max_tokens=100) == 200  # a choice that nobody asked for
+    assert received_tokens(answer(said(words)), max_tokens=100) == 100
+    assert received_tokens(answer(said(words)), max_tokens=99) > 250
+    assert received_tokens(answer(said(words), said(words)), max_tokens=100) == 200  # a choice that nobody asked for
 
 
 def test_whatever_was_delivered_counts_and_what_is_shown_twice_counts_once() -> None:
-    plain = received_tokens([said("Done.")], max_tokens=10**6)
+    plain = received_tokens(answer(said("Done.")), max_tokens=10**6)
     call = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path": "' + WORDS + '"}'}}
     for field, value in (
         ("tool_calls", [call]),
@@ -49,13 +55,75 @@ def test_whatever_was_delivered_counts_and_what_is_shown_twice_counts_once() -> 
         ("reasoning", WORDS),
         ("audio", {"transcript": WORDS}),
     ):
-        assert received_tokens([said("Done.", **{field: value})], max_tokens=10**6) > plain + 100, field
-    once = received_tokens([said("Done.", reasoning=WORDS)], max_tokens=10**6)
-    assert once == received_tokens([said("Done.", reasoning=WORDS, reasoning_details=[{"text": WORDS}])], max_tokens=10**6)
+        assert received_tokens(answer(said("Done.", **{field: value})), max_tokens=10**6) > plain + 100, field
+    once = received_tokens(answer(said("Done.", reasoning=WORDS)), max_tokens=10**6)
+    assert once == received_tokens(answer(said("Done.", reasoning=WORDS, reasoning_details=[{"text": WORDS}])), max_tokens=10**6)
     assert (
-        received_tokens([said("Done.", reasoning=WORDS, reasoning_details=[{"text": WORDS.replace("word", "term")}])], max_tokens=10**6)
+        received_tokens(
+            answer(said("Done.", reasoning=WORDS, reasoning_details=[{"text": WORDS.replace("word", "term")}])), max_tokens=10**6
+        )
         > once + 100
     )
+
+
+UNSPACED = {
+    "chinese": "\u7684" * 20_000,
+    "base64": "QUJDREVG" * 2_500,
+    "hex": HEX * 300,
+    "digits": "1234567890" * 2_000,
+    "lines": "\n" * 200_000,
+}
+
+
+@pytest.mark.parametrize("kind", UNSPACED)
+def test_an_answer_without_spaces_is_not_taken_for_one_word(kind: str) -> None:
+    text = UNSPACED[kind]
+    assert received_tokens(answer(said(text)), max_tokens=1024) >= most_tokens(text) > 9_000
+    assert received_tokens(answer(said("", tool_calls=[{"function": {"arguments": text}}])), max_tokens=1024) > 9_000
+
+
+@pytest.mark.parametrize(("text", "real"), COUNTED)
+def test_an_answer_that_was_held_to_its_bound_is_never_booked_above_it(text: str, real: int) -> None:
+    assert received_tokens(answer(said(text * 20)), max_tokens=20 * real) == 20 * real
+
+
+@pytest.mark.parametrize("place", ["choice", "choice, in a field of its own", "body", "id", "signature", "a field's name", "usage"])
+def test_what_stands_beside_the_message_counts(place: str) -> None:
+    text, plain = "deep " * 5_000, said("Done.")
+    bodies = {
+        "choice": answer({**plain, "reasoning": text}),
+        "choice, in a field of its own": answer({**plain, "thoughts": {"id": "t1", "parts": [text]}}),
+        "body": answer(plain, output=text),
+        "id": answer(plain) | {"id": text},
+        "signature": answer(said("Done.", signature=text)),
+        "a field's name": answer(plain, more={text: 1}),
+        "usage": answer(plain, usage={"completion_tokens": 1, "note": text}),
+    }
+    assert received_tokens(bodies[place], max_tokens=1024) >= most_tokens(text) > 10_000
+
+
+def test_what_an_honest_server_adds_is_free_and_log_probs_are_the_words_again() -> None:
+    words = "Read the file, then the test. " * 10
+    plain = received_tokens({"choices": [{"message": {"role": "assistant", "content": words}}]}, max_tokens=1024)
+    usage = {"prompt_tokens": 7, "completion_tokens": 80, "prompt_tokens_details": {"cached_tokens": 0}}
+    assert received_tokens(answer(said(words), usage=usage, provider="Maker", system_fingerprint="fp_1"), max_tokens=1024) == plain
+    spelled = {"content": [{"token": word + " ", "bytes": [1], "top_logprobs": []} for word in words.split()]}
+    assert received_tokens(answer(said(words) | {"logprobs": spelled}), max_tokens=1024) == plain
+    assert received_tokens(answer(said(words) | {"logprobs": {"content": [{"token": "deep "}] * 9_000}}), max_tokens=1024) > 9_000
+
+
+def test_sealed_thinking_is_no_answer_that_broke_its_bound() -> None:
+    sealed = "QUJDREVG" * 500  # about 800 tokens of thinking
+    shown = said("Done.", reasoning_details=[{"type": "reasoning.encrypted", "data": sealed}])
+    assert len(sealed) > FREE_CHARACTERS and received_tokens(answer(shown), max_tokens=1024) == 1024
+    assert received_tokens(answer(shown), max_tokens=256) > 1024
+
+
+def test_nesting_does_not_end_the_count() -> None:
+    deep: Any = "word " * 2_000
+    for _ in range(5_000):
+        deep = [deep]
+    assert received_tokens(answer(said("Done."), output=deep), max_tokens=1024) > 2_000
 
 
 def test_a_request_counts_messages_tools_and_what_stands_around_them() -> None:

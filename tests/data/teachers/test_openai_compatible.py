@@ -296,6 +296,9 @@ def test_what_was_sent_and_received_is_counted_whatever_is_reported() -> None:
     assert reply.usage.usd == 0 and 200 < reply.sent_tokens < 400 and 40 <= reply.received_tokens < 400
     with answering(chat(long)) as (url, _):
         assert ask_at(url, replace(ASKED, max_tokens=30)).received_tokens > 100  # 40 words, where 30 tokens were asked for
+    beside = {"choices": [{"message": {"role": "assistant", "content": "Done."}, "finish_reason": "stop", "reasoning": long}]}
+    with answering(json.dumps({**beside, "output": long, "usage": {"cost": 0}}).encode()) as (url, _):
+        assert ask_at(url, replace(ASKED, max_tokens=30)).received_tokens > 200
 
 
 def test_the_key_behind_escapes_of_escapes_is_not_kept() -> None:

@@ -26,7 +26,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from composer_replication.core.config.base import Settings
-from composer_replication.core.config.powers import holds_text, is_shipped, may_be_a_models_key, powers_of
+from composer_replication.core.config.powers import CODE_KEYS, holds_text, is_shipped, may_be_a_models_key, powers_of, strangers, told
 from composer_replication.core.config.root import Config
 from composer_replication.core.config.trusted_files import SettingsFile, Trusted, refusal
 from composer_replication.core.errors import ConfigError
@@ -151,6 +151,7 @@ def load_config(
         why = (how or Trusted.of(os.environ).how)(source) if source.powers else "harmless"
         if not why:
             raise refusal(source)
+        _check_modules(source)
         sources.append(replace(source, how=why))
         _merge(merged, tree)
         origins.update({key: f"{path}:{line}  [{'.'.join(key[:-1])}]" if key[:-1] else f"{path}:{line}" for key, line in lines.items()})
@@ -175,6 +176,15 @@ def read_settings(path: Path, *, typed: frozenset[str] = frozenset()) -> tuple[S
     powers = tuple(powers_of(tree, folder=path.parent, lines=lines, text_keys=_text_keys(), typed=typed))
     programs = tuple((str(file), _hash_of(file)) for file in sorted({file for power in powers for file in power.programs}))
     return SettingsFile(path=path, sha256=hashlib.sha256(data).hexdigest(), powers=powers, programs=programs), tree, lines
+
+
+def _check_modules(source: SettingsFile) -> None:
+    """Raise ConfigError where Python would import another file than the one beside the settings, whose content was trusted with them."""
+    for power in source.powers:
+        for module, found, beside in strangers(power, source.path.parent):
+            what = f"{power.key} names the module {module!r}: {beside} was trusted with this file, but Python would run {found}"
+            fix = f"name the file itself ({told(f'{beside.name}:...')}), or put {beside.parent} first on PYTHONPATH"
+            raise ConfigError(what, where=f"{source.path}:{power.line or 1}", fix=fix)
 
 
 def _hash_of(file: Path) -> str:
@@ -374,11 +384,22 @@ def _anchor_paths(tree: dict[str, Any], base: Path) -> None:
     python = curate.get("data_juicer_python") if isinstance(curate, dict) else None
     if isinstance(curate, dict) and isinstance(python, str) and python:
         curate["data_juicer_python"] = _program(base, python, first=True)
-    rollouts = tree.get("rollouts")
-    env = rollouts.get("env") if isinstance(rollouts, dict) else None
-    if isinstance(rollouts, dict) and isinstance(env, str) and ".py:" in env:  # a function in a file, not in a module
-        file, _, function = env.rpartition(":")
-        rollouts["env"] = f"{_absolute(base, file)}:{function}"
+    for group, _, name in (key.partition(".") for key in CODE_KEYS):
+        settings = tree.get(group)
+        if isinstance(settings, dict) and name in settings:
+            settings[name] = _functions(settings[name], base)
+
+
+def _functions(value: Any, base: Path) -> Any:
+    """A setting that names functions, with the files of these (mine.py:find) made absolute; a module's name stays as it is."""
+    if isinstance(value, dict):
+        return {key: _functions(one, base) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_functions(one, base) for one in value]
+    if not (isinstance(value, str) and ".py:" in value):
+        return value
+    file, _, function = value.rpartition(":")
+    return f"{_absolute(base, file)}:{function}"
 
 
 def _program(base: Path, word: str, *, first: bool) -> str:

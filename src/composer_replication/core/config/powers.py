@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ class Power:
     """One setting that counts only from a trusted file, e.g. Power(key="ingest.scanner", does="runs", what='["sh", "x.sh"]', line=4).
 
     `programs` are the files beside the settings that it would run: what they hold is trusted, or not, with the settings.
+    `modules` are the Python modules that it would import by name: Python looks for them on its path, and may find others (`strangers`).
     """
 
     key: str
@@ -38,6 +40,7 @@ class Power:
     what: str
     line: int | None = None
     programs: tuple[Path, ...] = ()
+    modules: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         at = f"line {self.line}: " if self.line else ""
@@ -159,6 +162,9 @@ RULES: Mapping[str, Rule] = {
 }
 """Setting -> what a value of it can do; None where it can do nothing."""
 
+CODE_KEYS = ("sites.detectors", "sites.error_kind", "hints.writers", "rollouts.env")
+"""Settings that name functions, "package.module:function" or "file.py:function" (data/sites/by_path.py)."""
+
 HARMLESS = frozenset(
     (
         "student.model",  # its loader never runs the code that a model brings and reads no pickled weights (models/load_student.py)
@@ -213,7 +219,7 @@ def powers_of(
             line = next((lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in lines), None)
             if line is None:  # only a table below it has a header: [replay.teacher.NAME]
                 line = min((at for other, at in lines.items() if other[: len(key)] == key), default=None)
-            yield Power(key=dotted, does=does, what=what, line=line, programs=programs)
+            yield Power(key=dotted, does=does, what=what, line=line, programs=programs, modules=tuple(_modules(dotted, value)))
 
 
 def programs_of(value: Any, folder: Path) -> Iterator[Path]:
@@ -221,17 +227,60 @@ def programs_of(value: Any, folder: Path) -> Iterator[Path]:
 
     Example: programs_of(["./scan.sh", "{file}"], Path("/p")) -> Path("/p/scan.sh"), where there is such a file
     """
-    for text in (
-        [value] if isinstance(value, str) else value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    ):
-        if not isinstance(text, str) or not text or "\0" in text:
-            continue
+    for text in _texts(value):
         module = text.rpartition(":")[0]
         packages = module.split(".")
         inits = (f"{'/'.join(packages[:n])}/__init__.py" for n in range(1, len(packages) + 1))
         for name in (text, module, f"{'/'.join(packages)}.py", *inits):
             if name and name != ".py" and inside(folder / name, folder) and (folder / name).is_file():
                 yield folder / name
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The texts of a setting: its own, those of a list or of a table; none that no file system knows."""
+    texts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+    return (text for text in texts if isinstance(text, str) and text and "\0" not in text)
+
+
+def _modules(key: str, value: Any) -> Iterator[str]:
+    """The modules that a setting names, e.g. "mine" of sites.detectors = ["mine:find"]; a file (mine.py:find) is found by its path."""
+    if key in CODE_KEYS:
+        names = (text.rpartition(":")[0] for text in _texts(value))
+        yield from (name for name in names if name and not name.endswith(".py"))
+
+
+def strangers(power: Power, folder: Path) -> Iterator[tuple[str, Path, Path]]:
+    """(module, file that Python would run, file beside the settings) for every module that was trusted as another file than would run.
+
+    Nothing is imported for it. A module that does not lie beside the settings is none of them: where it is installed, it is the user's.
+    """
+    for module in power.modules:
+        beside = list(programs_of(f"{module}:", folder))
+        own = {file.resolve() for file in beside}
+        yield from ((module, found, beside[0]) for found in files_of_module(module) if own and found.resolve() not in own)
+
+
+def files_of_module(module: str) -> Iterator[Path]:
+    """The files that Python would run to import a module, its packages first, without running any of them.
+
+    >>> [file.name for file in files_of_module("json.decoder")]
+    ['__init__.py', 'decoder.py']
+    """
+    names, search = module.split("."), None
+    for name in (".".join(names[:n]) for n in range(1, len(names) + 1)):
+        loaded = sys.modules.get(name)
+        if loaded is not None:
+            origin, search = getattr(loaded, "__file__", None), getattr(loaded, "__path__", None)
+        else:
+            found = (finder.find_spec(name, search) for finder in sys.meta_path)
+            spec = next((spec for spec in found if spec is not None), None)
+            if spec is None:
+                return
+            origin, search = spec.origin if spec.has_location else None, spec.submodule_search_locations
+        if origin is not None:
+            yield Path(origin)
+        if search is None:
+            return
 
 
 _FOREIGN = re.compile(

@@ -28,6 +28,7 @@ from typing import Any
 
 from composer_replication.core.config.powers import Power
 from composer_replication.core.errors import ConfigError, UntrustedError
+from composer_replication.core.harmless import one_line
 from composer_replication.core.jsonl import write_json
 
 VARIABLE = "RECOMPOSE_TRUST"
@@ -138,5 +139,5 @@ def refusal(file: SettingsFile) -> UntrustedError:
 
 
 def _quoted(path: Path) -> str:
-    text = str(path)
+    text = one_line(str(path))  # a break in it would begin a line that looks like one of the program's own
     return text if re.fullmatch(r"[\w./-]+", text, re.ASCII) else "'" + text.replace("'", "'\\''") + "'"

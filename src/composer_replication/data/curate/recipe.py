@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
@@ -110,7 +110,17 @@ def load_recipe(which: str | Path, *, foreign: bool = False) -> Recipe:
         text = path.read_text("utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError("a recipe is UTF-8 text, and this is not", where=str(path), fix="write it anew, or name another file") from error
-    return read_recipe(text, where=str(path), foreign=foreign)
+    recipe = read_recipe(text, where=str(path), foreign=foreign)
+    return replace(recipe, steps=tuple(_beside(step, path.parent) for step in recipe.steps))
+
+
+def _beside(step: RecipeStep, folder: Path) -> RecipeStep:
+    """An operator whose `embed` names a file: it is looked for beside the recipe, not in the folder that the call comes from."""
+    embed = step.parameters.get("embed")
+    if step.foreign or not (isinstance(embed, str) and ".py:" in embed):
+        return step
+    file, _, function = embed.rpartition(":")
+    return replace(step, parameters={**step.parameters, "embed": f"{folder / Path(file).expanduser()}:{function}"})
 
 
 def read_recipe(text: str, *, where: str = "recipe", foreign: bool = False) -> Recipe:

@@ -29,7 +29,7 @@ _KEYWORDS = word_set("for while until if case select function done fi esac { }")
 _PLAIN_WRAPPERS = word_set("sudo time timeout env nohup nice stdbuf setsid doas")
 # They run what a project has installed for itself: it is there in the project's folder and nowhere else.
 _LOCAL_WRAPPERS = word_set("npx bunx uvx uv poetry pipenv pnpm bundle npm")
-_LOCAL_RUNNERS = word_set("npm pnpm yarn bun bunx poetry pipenv uv bundle")
+_LOCAL_RUNNERS = word_set("npm pnpm yarn bun bunx poetry pipenv uv bundle make just task")
 _INTERPRETERS = word_set("sh bash zsh dash ksh python python3 node ruby perl")
 _WITH_SUBCOMMANDS = word_set("git go npm pnpm yarn bun docker kubectl cargo uv brew rtk mise poetry terraform helm")
 _SUBCOMMANDS = {"gh": 2, "aws": 2, "gcloud": 2, **dict.fromkeys(_WITH_SUBCOMMANDS, 1)}
@@ -111,13 +111,22 @@ def ran_in(context: SiteContext, program: str) -> str | None:
     for call, result, line in _shell_calls(context):
         if is_error(call, result) or program in said_missing(result.text):
             continue
-        at = effects(line, found.stood.get(call.id)).at
+        stood = found.stood.get(call.id)
+        at = effects(line, stood if stood == context.session.cwd else None).at  # where a `cd` of another line led is not certain
         for i in ended_well(line):
             folder = at[i] if _runs_local(line.simple[i], program) and at[i] else folder
     failing = parse(command)
     pairs = zip(failing.simple, effects(failing, found.cwd).at, strict=True)
-    here = next((at for simple, at in pairs if program in (simple.name, *simple.words[:1])), None)
+    here = next((at for simple, at in pairs if program in (simple.name, *simple.words[:2])), None)
     return folder if folder and here and folder != here else None
+
+
+def was_run(context: SiteContext, program: str) -> bool:
+    """Whether a task or a project's own program of this name ran in view and ended well."""
+    return any(
+        not is_error(call, result) and program not in said_missing(result.text) and any(_runs_local(s, program) for s in line.simple)
+        for call, result, line in _shell_calls(context)
+    )
 
 
 def _runs_local(simple: Simple, program: str) -> bool:

@@ -18,7 +18,7 @@ from composer_replication.data.hints.context import SiteContext
 from composer_replication.data.sites.call_verdict import is_error, judge
 from composer_replication.data.sites.effects import ANYTHING, Effects, Gone, effects, resolve
 from composer_replication.data.sites.shell import Command, Simple, parse, shell_command
-from composer_replication.data.sites.shell_rules import PATH_EXPLORED, PATH_STATED, word_set
+from composer_replication.data.sites.shell_rules import LOOKERS, PATH_EXPLORED, PATH_STATED, word_set
 
 PATH_KEYS = ("file_path", "path", "notebook_path", "filename", "file", "dir", "directory")
 MAX_PATHS = 5
@@ -112,7 +112,7 @@ def _follow(
         given = call.arguments.get("workdir")
         before = cwd if call.name in _SHELL_STAYS else resolve(given, home) if isinstance(given, str) else home
         done = effects(parse(command), before)
-        cwd = (done.cwd if not failed or done.cwd == cwd else None) if call.name in _SHELL_STAYS else cwd
+        cwd = _stands_after(call, parse(command), done, cwd=cwd, failed=failed)
     elif call.name not in _FILE_TOOLS and _REMOVING_TOOL.search(call.name):
         done.changes += [Gone(full) for value in call.arguments.values() if isinstance(value, str) and (full := resolve(value, cwd))]
     for change in done.changes if len(done.changes) <= MAX_CHANGES else [ANYTHING]:
@@ -137,6 +137,23 @@ def _follow(
             refused.add(missed)
     told = _CWD.findall(result.text[-400:]) if command is not None or failed else []
     return str(told[-1]) if told else cwd
+
+
+def _stands_after(call: ToolCall, command: Command, done: Effects, *, cwd: str | None, failed: bool) -> str | None:
+    if call.name not in _SHELL_STAYS or done.cwd == cwd:
+        return cwd
+    return done.cwd if not failed and _moved_for_certain(command, cwd) else None
+
+
+def _moved_for_certain(command: Command, before: str | None) -> bool:
+    """Whether a line that ended well has moved the shell to where its `cd` points: from elsewhere, and with nothing to hide a failure.
+
+    After a `cd web` the same again fails. Where it does not, the shell was set back in between: where it stood is not known.
+    """
+    targets = [s.operands[0] for s in command.simple if s.name in ("cd", "pushd") and not s.depth and s.operands]
+    relative = [to.removeprefix("./").rstrip("/") for to in targets if not to.startswith(("/", "~", ".."))]
+    again = before is not None and any(f"{before}/".endswith(f"/{to}/") for to in relative[:1])
+    return not relative or (set(command.operators) <= {"&&", "|", "|&"} and not again)
 
 
 def _missed(call: ToolCall, result: ToolResult, *, cwd: str | None) -> str:
@@ -213,24 +230,6 @@ def _reads_files(context: SiteContext) -> bool:
     return all(s.name in _SHELL_READERS for s in parse(command).simple)
 
 
-def relative_from(context: SiteContext) -> str | None:
-    """Where the shell stands, where that makes a relative path wrong: it stands in the folder already, or the path holds from elsewhere.
-
-    After `cd /w/go`, `cat go/x.py` fails: "/w/go".
-    """
-    wrong = wrong_path(context).removeprefix("./").rstrip("/")
-    found = places(context)
-    if not wrong or wrong.startswith(("/", "~", "..", "$")) or "*" in wrong or not found.cwd:
-        return None
-    first = wrong.partition("/")[0]
-    below = posixpath.relpath(found.cwd, context.session.cwd).split("/") if context.session.cwd else []
-    here, _ = _wrong_in_full(context, wrong, found.cwd)
-    here = here.removesuffix(wrong).rstrip("/")
-    moved = here != found.cwd  # by a `cd` of the mistaken line itself
-    known = any(full.endswith(f"/{wrong}") and full != f"{here}/{wrong}" for full in found.names) and "/" in wrong
-    return here if here and not moved and (first in below or known) else None
-
-
 def was_refused(context: SiteContext) -> bool:
     """Whether a call in view was refused because the very path was missing, and nothing showed it since."""
     found = places(context)
@@ -242,6 +241,25 @@ def was_looked_for(context: SiteContext) -> bool:
     found = places(context)
     wrong, _ = _wrong_in_full(context, wrong_path(context), found.cwd)
     return any(_would_show(call, wrong, found.stood.get(call.id)) for call, result in context.answered() if not is_error(call, result))
+
+
+def was_used(context: SiteContext) -> bool:
+    """Whether the wrong path was shown above, or a shell line above that ended well used it and nothing removed it since."""
+    wrong, found = wrong_path(context), places(context)
+    full, _ = _wrong_in_full(context, wrong, found.cwd)
+    used = full in found.names
+    for call, result in context.answered():
+        command = shell_command(call.name, call.arguments)
+        if command is None:
+            continue
+        parsed = parse(command)
+        done = effects(parsed, found.stood.get(call.id))
+        if any(gone.covers(full) for gone in done.gone):
+            used = False
+        elif not is_error(call, result):
+            pairs = [(s, here) for s, here in zip(parsed.simple, done.at, strict=True) if s.name not in LOOKERS]
+            used |= any(word == wrong or resolve(word, here) == full for s, here in pairs for word in (s.program, *s.words))
+    return used
 
 
 def _would_show(call: ToolCall, wrong: str, stood: str | None) -> bool:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 
 from composer_replication.core.config.data_settings import HintsSettings
 from composer_replication.core.errors import ConfigError, SiteError
@@ -134,7 +135,7 @@ def _draft(context: SiteContext, *, settings: HintsSettings) -> HintDraft | None
             continue
         if not isinstance(text, str):
             raise ConfigError(f"writer {name!r} returned {type(text).__name__}, not text or None", where="[hints.writers]")
-        return HintDraft(context=context, text=text.strip(), writer=name, knows=knows(writer, context, text=text))
+        return HintDraft(context=context, text=text.strip(), writer=Path(name).name, knows=knows(writer, context, text=text))
     return None
 
 

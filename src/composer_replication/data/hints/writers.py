@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import posixpath
 import re
-import unicodedata
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from composer_replication.core.trace import CLEARED_TEXT, ToolCall, ToolSpec
+from composer_replication.core.trace import CLEARED_TEXT, ToolSpec
 from composer_replication.data.hints.context import SiteContext, Writer
 from composer_replication.data.hints.ran import (
     alike,
@@ -24,23 +22,23 @@ from composer_replication.data.hints.ran import (
     ran_in,
     refs_seen,
     was_refused_before,
+    was_run,
 )
+from composer_replication.data.hints.region import file_of, region_of
 from composer_replication.data.hints.rules import rule_for_kind, rule_for_tool
 from composer_replication.data.hints.seen import (
     LISTERS,
-    PATH_KEYS,
-    READERS,
     known_paths_near,
     places,
-    relative_from,
     was_looked_for,
     was_refused,
+    was_used,
     wrong_path,
 )
 from composer_replication.data.sites.arguments import misfit
 from composer_replication.data.sites.call_verdict import is_error, judge
 from composer_replication.data.sites.effects import resolve
-from composer_replication.data.sites.repeats import canonical_arguments, only_reads
+from composer_replication.data.sites.repeats import canonical_arguments
 from composer_replication.data.sites.shell import SHELL_KEYWORDS, Command, Simple, parse, shell_command
 from composer_replication.data.sites.shell_rules import LOOKERS, PATH_EXPLORED, PATH_STATED
 from composer_replication.data.sites.tool_errors import strip_tag
@@ -51,14 +49,6 @@ MIN_COMMANDS = 3
 ALIKE_PROGRAM = 0.6
 """Smallest likeness (difflib ratio) of a mistyped program, e.g. `gti` for `git`: its name is short."""
 MAX_FIELDS = 24
-MIN_LINE = 6
-"""A shorter line of an edit (a brace, `return`) stands anywhere and says nothing about the region."""
-# Lines after which a file that they do not name may read otherwise: formatters, and git where it changes the files.
-_REWRITES = re.compile(
-    r"fmt|format|fix\b|prettier|\bblack\b|\bpatch\b"
-    r"|\bgit (?:-C \S+ )?(?:checkout|switch|pull|merge|rebase|stash|reset|restore|apply|cherry-pick|revert)"
-)
-_NUMBERED = re.compile(r"^(?:\S+:)?\s*\d+(?:→|\t|[:-])")
 _SIZE = re.compile(r"\((\d[\d.,]* ?(?:tokens|[KMG]?B))\)")
 _NO_JSON = re.compile(
     r"not valid JSON|JSON (?:parse|decod)|(?:parse|decode)d? (?:\w+ )?as JSON|malformed JSON|invalid JSON|Unexpected token", re.IGNORECASE
@@ -79,14 +69,13 @@ TEMPLATES: dict[str, str] = {
     "no_look_around": "The regular expressions of {tool} have no look-around and no back-references: match more, and pick out of that.",
     "pattern_syntax": "In a pattern of {tool} put a backslash before each bracket, brace or dot that is meant as it stands.",
     "known_paths": "Paths seen so far that exist: {paths}. Use one of these if it is what is meant; else list the folder first.",
-    "known_from": "A relative path starts in {folder} here, for the shell stands there. Paths seen so far that exist: {paths}.",
-    "stands_in": "The shell stands in {folder} here: a relative path starts there.",
     "list_folder": "Before this path is used, list the folder above it or search for its name.",
     "refused_path": "This path was refused above already as missing: list the folder above it or search for its name.",
     "make_folder": "A file can only be written into a folder that exists: create the folder of {name} first.",
     "reread": "Before editing {name}, {read} the region you are about to change and copy the old text from it exactly, blanks included.",
     "stale": "{name} has changed since it was read above: read the region again before editing it.",
     "copy_exactly": "The text to replace in {name} was read above: copy it from that result exactly, blanks included.",
+    "not_applied": "An earlier edit of {name} was not applied: the file still holds what stood there before it.",
     "copy_in_parts": (
         "A character that does not show, or other blanks, may stand in this part of {name}: replace smaller parts, each copied exactly."
     ),
@@ -123,6 +112,7 @@ TEMPLATES: dict[str, str] = {
     "shell_syntax_expression": "Check the syntax of the expression, and that no character in it has a backslash that it does not need.",
     "shell_unknown_command": "Commands that worked so far: {commands}. Check that any other is installed before using it.",
     "ran_in": "The program that this line needs ran before in {folder}, where the project has it: run it from there, in the same way.",
+    "ran_task": "This task ran before in {folder}, where the project defines it: run it from there.",
     "shell_keyword": "A keyword of the shell comes first in its command, and assignments behind it.",
     "shell_bad_option": "Check this program's help before the call: use only options and subcommands that it lists.",
     "shell_help_shown": "The help of this program stands above: use only options and subcommands that it lists.",
@@ -225,15 +215,14 @@ def well_formed_call(context: SiteContext) -> str | None:
 
 
 def known_paths(context: SiteContext) -> str | None:
-    """Paths that listings, reads and edits have shown so far, nearest to the wrong one by name; where the shell stands; else to look."""
-    paths, folder = known_paths_near(context), relative_from(context)
-    if folder:
-        wrong = wrong_path(context).removeprefix("./").rstrip("/")
-        paths = [path for path in paths if path.rstrip("/").endswith(f"/{wrong}")] or paths
-        return _fill("known_from", folder=folder, paths=", ".join(paths)) if paths else _fill("stands_in", folder=folder)
+    """Paths that listings, reads and edits have shown so far, nearest to the wrong one by name; else to look.
+
+    Where the shell stands is not said: a shell that was started anew stands elsewhere, and no message tells.
+    """
+    paths = known_paths_near(context)
     if paths:
         return _fill("known_paths", paths=", ".join(paths))
-    if context.site.kind not in PATH_STATED or _looks(context) or was_looked_for(context):
+    if context.site.kind not in PATH_STATED or _looks(context) or was_looked_for(context) or was_used(context):
         return None
     return _fill("refused_path") if was_refused(context) else _fill("list_folder")
 
@@ -241,10 +230,15 @@ def known_paths(context: SiteContext) -> str | None:
 def _looks(context: SiteContext) -> bool:
     """Whether the mistaken call was a listing or a search by name itself, or what it named is no path: to list first is no help."""
     said = context.evidence.text if context.evidence else ""
-    if context.call is None or "..." in wrong_path(context) or "does not contain package" in said:
+    if context.call is None or "..." in wrong_path(context) or "does not contain package" in said or _is_drive(context):
         return True
     command = shell_command(context.call.name, context.call.arguments)
     return context.call.name in LISTERS if command is None else bool(parse(command).names & (LOOKERS | {"fd"}))
+
+
+def _is_drive(context: SiteContext) -> bool:
+    """Whether the path names a drive as a shell on Windows does (`/d/x`): it is there, and the programs of Windows cannot find it."""
+    return bool(re.match(r"[A-Za-z]:[\\/]", context.session.cwd) and re.match(r"/[a-z]/", wrong_path(context)))
 
 
 def shell_missing_path(context: SiteContext) -> str | None:
@@ -269,64 +263,15 @@ def reread(context: SiteContext) -> str | None:
     """Read the region again before editing; where it stands above and nothing changed it since, copy from there."""
     if context.site.kind == "edit_stale" and _was_read(context):
         return _fill("stale", name=_name(context))
-    region = _region(context)
+    region = region_of(context)
+    if context.site.kind == "edit_no_match" and region.not_applied:
+        return _fill("not_applied", name=_name(context))
     if context.site.kind == "edit_no_match" and region.shown:
-        return _fill("copy_in_parts", name=_name(context)) if region.odd or region.failed else _fill("copy_exactly", name=_name(context))
+        if region.odd or (region.failed and region.other_blanks):
+            return _fill("copy_in_parts", name=_name(context))
+        if not region.failed:
+            return _fill("copy_exactly", name=_name(context))
     return _fill("reread", name=_name(context), read="read again" if region.was_shown else "read")
-
-
-@dataclass(slots=True)
-class _Region:
-    """The lines that an edit is to replace: `shown` and unchanged since, `was_shown` at all, with an `odd` character, and whether an
-    edit of them `failed` while they stood in view."""
-
-    shown: bool = False
-    was_shown: bool = False
-    odd: bool = False
-    failed: bool = False
-
-
-def _region(context: SiteContext) -> _Region:
-    """Follow what was shown of the text to replace, and what changed the file since."""
-    wanted = _lines_of(_old_text(context.call))
-    name, region = posixpath.basename(wrong_path(context)), _Region()
-    for call, result in context.answered():
-        command = shell_command(call.name, call.arguments)
-        if posixpath.basename(_file_of(call)) == name or (command is not None and name in command and only_reads(call)):
-            failed = is_error(call, result)
-            if call.name in READERS or only_reads(call):
-                lines = {key: line for line in result.text.splitlines() for key in _lines_of(_NUMBERED.sub("", line))}
-                if found := wanted & lines.keys():
-                    region.shown = region.was_shown = True
-                    region.odd = any(_is_odd(lines[key]) for key in found)
-            elif not failed:
-                region.shown = region.failed = False
-            elif region.shown and wanted & _lines_of(_old_text(call)):
-                region.failed = True
-        elif command is not None and not only_reads(call) and (name in command or _REWRITES.search(command)):
-            region.shown = region.failed = False
-    return region
-
-
-def _old_text(call: ToolCall | None) -> str:
-    keys = ("old_string", "old_str", "old_text")
-    return next((v for k in keys if call is not None and isinstance(v := call.arguments.get(k), str)), "")
-
-
-def _lines_of(text: str) -> frozenset[str]:
-    """Its lines by what shows of them, without blanks: a copy that differs in what does not show is still that line."""
-    shown = ("".join(c for c in line if c.isprintable() and not c.isspace()) for line in text.splitlines())
-    return frozenset(line for line in shown if len(line) >= MIN_LINE)
-
-
-def _is_odd(line: str) -> bool:
-    """Whether a line holds a character that does not show and is no blank, e.g. U+009B."""
-    return any(unicodedata.category(c) in ("Cc", "Cf", "Co") and c != "\t" for c in line)
-
-
-def _file_of(call: ToolCall) -> str:
-    value = next((call.arguments[k] for k in PATH_KEYS if k in call.arguments), "")
-    return value if isinstance(value, str) else ""
 
 
 def read_first(context: SiteContext) -> str | None:
@@ -359,7 +304,7 @@ def _refused_sizes(context: SiteContext) -> Iterator[str]:
     """The sizes for which other reads of the file were refused in view."""
     assert context.call is not None
     for call, result in context.answered():
-        same_file = _file_of(call) == wrong_path(context) and canonical_arguments(call) != canonical_arguments(context.call)
+        same_file = file_of(call) == wrong_path(context) and canonical_arguments(call) != canonical_arguments(context.call)
         if same_file and is_error(call, result) and (size := _SIZE.search(result.text)):
             yield size[1]
 
@@ -427,7 +372,10 @@ def shell_bad_option(context: SiteContext) -> str | None:
     if re.search(
         r"[Mm]issing script|Script not found|No rule to make target|no tasks? .* found|^error Command|\(Mix\) The task", said, re.MULTILINE
     ):
-        return _fill("shell_task")
+        folder = ran_in(context, context.subject)
+        if folder is None and was_run(context, context.subject):
+            return None  # the project defines it: where, is not known
+        return _fill("ran_task", folder=folder) if folder else _fill("shell_task")
     if re.search(r"^accepts .*arg\(s\)", said, re.MULTILINE):
         return _fill("shell_usage")
     command = shell_command(context.call.name, context.call.arguments) if context.call else None
@@ -452,8 +400,7 @@ def known_refs(context: SiteContext) -> str | None:
     if context.evidence and re.search(r"path '[^'\n]+' (?:does not exist in|exists on disk, but not in)", context.evidence.text):
         return _fill("list_ref")
     if "." in posixpath.basename(context.subject):
-        paths, folder = known_paths_near(context), relative_from(context)
-        return known_paths(context) if paths or folder else None
+        return known_paths(context) if known_paths_near(context) else None
     near = alike(context.subject, [r for r in refs_seen(context) if r != context.subject])
     if near:
         return _fill("known_refs", refs=", ".join(near))
@@ -554,6 +501,8 @@ def knows(writer: Writer, context: SiteContext, *, text: str) -> tuple[str, ...]
         return ("kind", "error_text")
     if writer is shell_missing_path and _is_from(text, "make_folder"):
         return ("kind", "error_text", "call")
+    if _is_from(text, "ran_task"):
+        return ("kind", "error_text", "commands_seen")
     if writer is rules:
         return KNOWS[kind_rule if rule_for_kind(context.rules, context.site.kind) else tool_rule]
     names_a_file = writer in (known_paths, reread, read_first, edit_multi_match, edit_no_change, too_large, is_directory)

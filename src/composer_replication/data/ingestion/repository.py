@@ -21,13 +21,13 @@ def enclosing_roots(folders: Iterable[str]) -> frozenset[str]:
     ['/home/dev/inkwell', '/srv/shop']
     """
     roots: set[str] = set()
-    for folder in sorted({_plain(f) for f in folders}, key=len):
+    for folder in sorted({plain_folder(f) for f in folders}, key=len):
         if folder and not _HOLDS_ALL.fullmatch(folder) and not _root_of(folder, roots):
             roots.add(folder)
     return frozenset(roots)
 
 
-def _plain(folder: str) -> str:
+def plain_folder(folder: str) -> str:
     """A folder without a worktree's part, with slashes."""
     return _WORKTREE.sub("", folder.replace("\\", "/")).rstrip("/")
 
@@ -48,7 +48,7 @@ def repository_of(cwd: str, *, named: str = "", roots: Container[str] = ()) -> s
     """
     if named:
         return named
-    folder = _plain(cwd)
+    folder = plain_folder(cwd)
     return local_remote(folder) or (_root_of(folder, roots) or folder).rpartition("/")[2]
 
 

@@ -143,7 +143,10 @@ class _Merge:
 
     def _meet(self, raw: RawSession, calls: set[int]) -> None:
         plan, seen = self.plan, Seen.of(raw.header, first_seen=self.now, last_seen=self.now, mark=self.mark)
-        if self.record.is_forgotten(base_name(raw.id), seen.project):
+        # A subagent goes with its session, wherever it ran; a session stands before its subagents.
+        parent = raw.header["session"].get("parent") or {}
+        known = bool(self.family[base_name(raw.id)])  # it was not removed with the others, so it was not meant
+        if (not known and self.record.is_forgotten(base_name(raw.id), seen)) or parent.get("session_id") in plan.outcomes["forgotten"]:
             plan.outcomes["forgotten"].append(raw.id)
             return
         decoded = raw.decode(where=str(self.fresh))

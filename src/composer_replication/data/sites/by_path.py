@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.abc import SourceLoader
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,7 +40,7 @@ def load_function(path: str, *, setting: str, built_in: Iterable[str] = ()) -> C
         raise ConfigError(f"{path!r} is neither a built-in name nor an import path", where=where, fix=fix)
     try:
         with without_keys():
-            module = _of_file(Path(module_name), where) if module_name.endswith(".py") else importlib.import_module(module_name)
+            module = _of_file(Path(module_name), where) if module_name.endswith(".py") else _of_module(module_name)
     except ConfigError:
         raise
     except ImportError as error:
@@ -84,6 +85,27 @@ def _of_file(file: Path, where: str) -> ModuleType:
             del sys.modules[name]
             raise
     return sys.modules[name]
+
+
+def _of_module(module_name: str) -> ModuleType:
+    """The module of a name, its packages first, run from its source: a .pyc beside it may hold anything, and was not looked at."""
+    names = module_name.split(".")
+    for name in (".".join(names[:n]) for n in range(1, len(names) + 1)):
+        spec = None if name in sys.modules else importlib.util.find_spec(name)
+        if spec is None or spec.origin is None or not isinstance(spec.loader, SourceFileLoader):
+            importlib.import_module(name)
+            continue
+        spec.loader = _Content(Path(spec.origin))
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+        package, _, own = name.rpartition(".")
+        if package:
+            setattr(sys.modules[package], own, module)
+    return sys.modules[module_name]
 
 
 class _Content(SourceLoader):

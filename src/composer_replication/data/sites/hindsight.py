@@ -1,7 +1,8 @@
 """What the rest of a session says about a verdict: a call and its result alone cannot tell a guess from a question.
 
 A path that is not there is a mistake where the message used it as a fact, and a sound question where it looked for it. A command that
-is not found is no mistake where the program turns out to be installed, only not on the path.
+is not found is no mistake where the program turns out to be installed, only not on the path. Nor is an edit of a file that changed
+though it had just been read and no call in view touched it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import dataclasses
 import re
 
 from composer_replication.core.trace import CallRef, Session, Text
+from composer_replication.data.sites.call_verdict import is_error
+from composer_replication.data.sites.repeats import only_reads
 from composer_replication.data.sites.shell import parse, shell_command
 from composer_replication.data.sites.shell_rules import PATH_EXPLORED, PATH_STATED
 from composer_replication.data.sites.verdict import Verdict
@@ -22,6 +25,8 @@ _LOOKS_FOR = re.compile(
 )
 _ASKS_IF_INSTALLED = re.compile(r"\b(?:if|whether|is|are)\b[^.!?\n]{0,60}\b(?:installed|available)\b", re.IGNORECASE)
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
+JUST_READ = 2
+"""Who read the file in one of so many messages before could not know that it changed since."""
 _CHANGES_A_FILE = re.compile(r"edit|write|insert|replace", re.IGNORECASE)
 
 
@@ -35,6 +40,8 @@ def with_hindsight(session: Session, ref: CallRef, verdict: Verdict) -> Verdict:
         return dataclasses.replace(verdict, category="failed_check", kind="command_failed")
     if verdict.kind == "shell_unknown_command" and verdict.subject and _is_installed(session, ref, verdict.subject):
         return dataclasses.replace(verdict, category="environment", kind="not_on_path")
+    if verdict.kind == "edit_stale" and _was_just_read(session, ref):
+        return dataclasses.replace(verdict, category="environment", kind="changed_meanwhile")
     return verdict
 
 
@@ -47,6 +54,25 @@ def _words_of(session: Session, ref: CallRef) -> str:
     sentences = [one for one in _SENTENCE.split(said.strip()) if one]
     description = ref.call.arguments.get("description")
     return f"{sentences[-1] if sentences else ''}\n{description if isinstance(description, str) else ''}"
+
+
+def _was_just_read(session: Session, ref: CallRef) -> bool:
+    """Whether the file was read in the message before, or in the one before that, and no call since can have changed it."""
+    before = session.context_indices(ref.turn)
+    written = [i for i in before if session.turns[i].role == "assistant"]
+    since = written[-JUST_READ] if len(written) >= JUST_READ else 0
+    path = ref.call.arguments.get("file_path")
+    read = False
+    for other in session.calls().values():
+        if other.call.id == ref.call.id or other.result is None or not since <= other.turn <= ref.turn:
+            continue
+        if not only_reads(other.call):
+            read = False
+            if other.turn == ref.turn:
+                return False
+        elif other.turn in before and other.call.arguments.get("file_path") == path and not is_error(other.call, other.result):
+            read = path is not None
+    return read
 
 
 def _is_installed(session: Session, ref: CallRef, program: str) -> bool:

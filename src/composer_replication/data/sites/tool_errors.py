@@ -60,6 +60,11 @@ NOT_THE_MODEL: tuple[ErrorPattern, ...] = (
         r"|^Request failed with status code \d+|^(?:Unable|Failed) to (?:fetch|connect)|^Claude Code is unable to fetch"
         r"|^MCP (?:error -32000|server \S+ (?:is not connected|disconnected))|^Connection closed|^unable to (?:get|verify) .*certificate",
     ),
+    _rule(
+        "environment",
+        "cannot_start",  # the program of the tool itself
+        r"^(?:ENOENT|EACCES|EPERM)\b[^'\n]{0,120}\bposix_spawn\b|^(?:posix_)?spawn \S+ (?:ENOENT|EACCES|EPERM)\b",
+    ),
     _rule("environment", "rate_limit", r"^(?:API Error: )?(?:429\b|rate limit|too many requests|overloaded|529\b)"),
     _rule("environment", "disk", r"^ENOSPC|^EMFILE|^EACCES|^EPERM|^EROFS"),
 )

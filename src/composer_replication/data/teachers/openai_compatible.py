@@ -169,7 +169,7 @@ class OpenAICompatible:
             reply = read_reply(body, request=request, model=self.settings.model)
         except TeacherError as error:
             raise self._error(error.what, again=error.again, billed=error.billed) from None
-        received = received_tokens(_messages(body), max_tokens=request.max_tokens)
+        received = received_tokens(json.loads(body), max_tokens=request.max_tokens)
         most = self.most_input_tokens(request)
         reply = replace(reply, raw=self._raw(body), sent_tokens=min(sent_tokens(sent), most), received_tokens=received)
         return self._redacted(self._scrub.reply(reply))
@@ -316,12 +316,6 @@ def _error_in(body: bytes) -> tuple[int, str] | None:
     row = error if isinstance(error, dict) else {"message": error}
     code, words = row.get("code"), row.get("message")
     return (code if isinstance(code, int) and 300 <= code < 600 else 502), words if isinstance(words, str) else ""
-
-
-def _messages(body: bytes) -> list[Any]:
-    """The messages of all choices of an answer: what was written and not asked for was received as well."""
-    choices = json.loads(body).get("choices")
-    return [choice.get("message") for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
 
 
 def _brings_a_bill(body: bytes) -> bool:

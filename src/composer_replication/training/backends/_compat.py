@@ -13,12 +13,12 @@ import inspect
 import os
 from typing import Any
 
-from composer_replication.core.errors import ConfigError, need
+from composer_replication.core.errors import ConfigError, install_fix, need
 from composer_replication.tokens.renderer import Renderer
 
 LOWEST, BELOW = (1, 16), (1, 17)
 HOOKS = {"_generate": ["prompts"], "_generate_and_score_completions": ["inputs"], "_compute_loss": ["model", "inputs"]}
-_FIX = "run: pip install 'composer-replication[trl]' (it asks for trl>=1.16,<1.17)"
+_FIX = f"{install_fix('trl')}; it asks for trl>=1.16,<1.17"
 _READERS = {**dict.fromkeys(("qwen2.5", "qwen3", "qwen3-thinking", "qwen3-2507"), "qwen3_template"), "llama3": "llama3_template"}
 """TRL's reader of calls, by family: those that write calls as these official templates do."""
 

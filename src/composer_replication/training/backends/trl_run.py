@@ -150,7 +150,7 @@ def newest(run: RunDir, step: int | None = None) -> _Last | None:
         folder = run.path / TRL / f"checkpoint-{at}"
         if folder.is_dir() and step in (None, at):
             whole_checkpoint(run, at)
-            if read_state(twin)["schema"] != UNSEALED and (found := damage(folder)):
+            if read_state(twin)["schema"] != UNSEALED and (found := damage(folder, needs=())):
                 raise damaged(run, at, f"of {TRL}/{folder.name}, {found}")
             return _Last(step=at, folder=folder, twin=twin)
     if step is not None:

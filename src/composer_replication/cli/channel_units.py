@@ -1,0 +1,88 @@
+"""What a channel with a weight would be trained on: one that would get nothing is named before a run is begun, with what would feed it.
+
+units_per_channel(config, done.counts)   ->  {"policy": 0, "lm_ce": 5120, "hint": 0, "preference": 0}
+unfed(job, units)               ->  Unfed(channel="hint", ..., command="recompose show site")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from composer_replication.cli.job import Job
+from composer_replication.core.codec import read_hints, read_sites
+from composer_replication.core.config.root import Config
+from composer_replication.core.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfed:
+    """A channel that has a weight and nothing to train on: why, what would give it something, and a command that shows or does that."""
+
+    channel: str
+    why: str
+    remedy: str
+    command: str
+
+    def error(self) -> ConfigError:
+        """What `train` refuses it with."""
+        return ConfigError(self.why, fix=f"{self.remedy}, or set train.{self.channel}.weight = 0")
+
+
+def weights_in_settings(config: Config) -> dict[str, float]:
+    """Channel -> its weight, in the order in which channels are shown."""
+    train = config.train
+    return {
+        "policy": train.policy.weight,
+        "lm_ce": train.lm_ce.weight,
+        "hint": train.hint.weight,
+        "preference": train.preference.weight,
+    }
+
+
+def fed_by_play(config: Config) -> tuple[str, ...]:
+    """The channels that live rollouts feed."""
+    return ("policy", "hint") if config.rollouts.env else ()
+
+
+def units_per_channel(config: Config, counts: Mapping[str, Any]) -> dict[str, int]:
+    """Channel -> what a build holds for it, by its counts (`BuildReport`): tokens, or pairs and anchors. No imported message is played."""
+    imported = (
+        not config.rollouts.env or config.train.lm_ce.weight > 0
+    )  # as in training/loop.py: of imported examples only anchors are drawn
+    anchors = counts.get("anchors", 0) * (config.train.preference.anchor > 0)
+    return {
+        "policy": 0,
+        "lm_ce": counts.get("trained_tokens", 0),
+        "hint": counts.get("target_tokens", 0) if imported else 0,
+        "preference": counts.get("pairs", 0) + anchors,
+    }
+
+
+def unfed(job: Job, units: Mapping[str, int]) -> Unfed | None:
+    """The first channel that `train` would refuse because it has a weight and there is nothing for it; None where each has something."""
+    for channel, weight in weights_in_settings(job.config).items():
+        if weight and not units[channel] and channel not in fed_by_play(job.config):
+            nothing = "nothing is played" if channel == "policy" else "the examples hold nothing for it"
+            remedy, command = _remedy(job, channel)
+            return Unfed(channel=channel, why=f"channel {channel} has weight {weight}, but {nothing}", remedy=remedy, command=command)
+    return None
+
+
+def _remedy(job: Job, channel: str) -> tuple[str, str]:
+    """What gives a channel something to train on, and the command that does it or shows why there is nothing."""
+    if channel == "policy":
+        return 'set rollouts.env = "workshop"', "recompose init --explain rollouts"
+    if channel == "preference":
+        return f"give pairs, with build.pairs or by `{job.command('replay')}`, and build again", "recompose init --explain replay"
+    if channel == "lm_ce":
+        return f"look at what `{job.command('build')}` left out, and at build.authors", job.command("show session")
+    for path, verb in ((job.sites, "sites"), (job.hints, "hints")):
+        if not job.is_usable(path):
+            return f"run {job.command(verb)} and build again", job.command(verb)
+    if next(iter(read_sites(job.sites)), None) is None:
+        return "give logs that hold mistakes", job.command("show session")
+    if next(iter(read_hints(job.hints)), None) is None:
+        return "write rules for these kinds of mistakes (hints.rules_file, hints.writers)", job.command("show site")
+    return f"look at what `{job.command('build')}` left out (skipped.jsonl has each)", job.command("show site")

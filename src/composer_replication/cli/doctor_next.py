@@ -1,0 +1,29 @@
+"""The next command that `doctor` names: what mends the settings, the next step of the work folder, or what that step waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from composer_replication.cli.job import Job
+from composer_replication.cli.next_step import next_step
+from composer_replication.core.errors import pip_install
+
+TRAIN_PACKAGES = ("torch", "transformers", "accelerate", "peft", "safetensors")
+NEED_TRAIN = frozenset({"demo", "build", "train", "evaluate", "export", "hints --audit"})
+INSTALL_TRAIN = pip_install("composer-replication[train]")
+
+
+def doctor_next(job: Job, fixes: Mapping[str, str], *, can_train: bool) -> str:
+    """The next command; `fixes` are the remedies of what was found not to work, by name.
+
+    Example: sessions, sites and hints, no PyTorch and no logs of an agent -> "recompose report"
+    """
+    if "settings" in fixes:
+        return fixes["settings"]
+    step = next_step(job)
+    if step == job.command("ingest"):
+        step = fixes.get("logs", step)
+    waits = step.split()[1] in (*NEED_TRAIN, "doctor") or "--audit" in step
+    if can_train or not waits:
+        return step
+    return next((fixes[name] for name in TRAIN_PACKAGES if name in fixes), INSTALL_TRAIN)

@@ -1,0 +1,76 @@
+"""What still holds words of forgotten sessions: what is made anew by one command is removed, the rest is named; and what may not be used.
+
+clear_derived(job, ["s1"])       -> ([Path("recompose/examples")], [Path("recompose/runs/2026-11-22-a")])
+need_unforgotten(job, data)      # DataError where the examples hold a session that was forgotten since
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+
+from composer_replication.cli.ingest_store import RECORD
+from composer_replication.cli.job import Job
+from composer_replication.core.errors import DataError
+from composer_replication.data.ingestion.ingest_record import read_record
+from composer_replication.data.teachers.ledger import LEDGER_NAME
+from composer_replication.tokens.artefact import Dataset, load_dataset
+
+MADE_ANEW: Mapping[str, str] = {"report.html": "report", "examples": "build"}
+"""What one command makes anew, and which: `--forget` removes these where they hold a forgotten session."""
+FOLDERS = ("runs", "exports")
+"""Each folder in these was made by training, and weights tell nobody what is in them: they are named, whatever they hold."""
+WRITTEN = (".json", ".jsonl", ".html")
+_OVERLAP, _PIECE = 512, 2**20
+
+
+def clear_derived(job: Job, gone: Sequence[str]) -> tuple[list[Path], list[Path]]:
+    """Remove what one command makes anew (with --dry-run nothing); returns that, and what else may still hold words of these sessions."""
+    derived = [path for name in MADE_ANEW if (path := job.work / name).exists() and mentions(path, gone)]
+    removed = [path for path in derived if not path.is_symlink()]
+    for path in [] if job.dry_run else removed:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    store = {job.sessions.name, RECORD, *MADE_ANEW}
+    others = [path for path in sorted(job.work.iterdir()) if path.suffix in WRITTEN and path.is_file() and path.name not in store]
+    left = [path for path in derived if path.is_symlink()] + [path for path in others if mentions(path, gone)]
+    left += [job.work / LEDGER_NAME] if (job.work / LEDGER_NAME).exists() else []  # its prompts are packed
+    for folder in map(job.work.joinpath, FOLDERS):
+        left += sorted(path for path in folder.iterdir() if not path.is_symlink() and path.is_dir()) if folder.is_dir() else []
+    return removed, left
+
+
+def mentions(path: Path, names: Sequence[str]) -> bool:
+    """Whether a file, or one in a folder, holds one of these ids."""
+    if path.is_dir():
+        return any(mentions(one, names) for one in path.rglob("*") if one.is_file())
+    wanted = re.compile(b"|".join(re.escape(os.fsencode(name)) for name in names))
+    with path.open("rb") as stream:
+        before = b""
+        while piece := stream.read(_PIECE):
+            if wanted.search(before + piece):
+                return True
+            before = piece[-_OVERLAP:]
+    return False
+
+
+def need_unforgotten(job: Job, data: Dataset) -> None:
+    """Raise DataError where examples hold a session that was forgotten after they were built."""
+    record = read_record(job.work / RECORD, sessions=job.sessions)
+    held = {item.session_id for item in chain(data.examples, data.pairs)}
+    if found := sorted(held & set(record.removed)):
+        told = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
+        what = f"the examples hold {len(found)} sessions that were forgotten since: {told}"
+        raise DataError(
+            what, where=str(job.examples), fix=f"build them without these: {', then '.join(map(job.command, ('sites', 'hints', 'build')))}"
+        )
+
+
+def load_shown(job: Job) -> Dataset:
+    """The examples for a verb that shows them, unless they hold a session that was forgotten."""
+    data = load_dataset(job.need_file(job.examples, verb="build"))
+    need_unforgotten(job, data)
+    return data
