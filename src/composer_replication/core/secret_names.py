@@ -53,7 +53,7 @@ _SLUG = re.compile(r"[a-z]+[0-9]*(?:[_-][a-z]+[0-9]*)+\Z")  # "autotune-config-v
 _DATED = re.compile(r"\d{4}-\d\d|\d{1,5}\Z")
 _FORM_FIELD = ('name="', "name='", 'name=\\"')
 MIN_SALT, MIN_SALT_SYMBOLS = 32, 6
-MAX_LINES = 40
+MAX_LINES = 16
 """A narrow screen breaks a value into so many lines at most."""
 
 

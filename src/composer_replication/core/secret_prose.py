@@ -137,7 +137,7 @@ def spoken(page: Page, at: int) -> tuple[list[Span], int]:
     The number is where the letters end that were looked at.
 
     >>> spoken(Page.of("my typo: jasper77 must be velvet1978, that is the password of ada"), 54)
-    ([Span(start=26, end=36, kind='password')], 69)
+    ([Span(start=26, end=36, kind='password')], 65)
     """
     text = page.text
     begin = max(text.rfind("\n", max(0, at - MAX_SENTENCE), at) + 1, at - MAX_SENTENCE)
