@@ -79,6 +79,12 @@ def _value(spec: str, rng: random.Random) -> str:
 def _of_kind(kind: str, count: int, rng: random.Random) -> str:
     if kind == "P":  # a password: begins with a letter or a digit, holds a digit and a symbol
         return rng.choice(ALNUM) + "7" + _some(rng, count - 4, ALNUM + "!@#%^*-_+?=~") + "!x" if count > 4 else "a7!x"
+    if kind == "G":  # a password that somebody thought up: two words, one word, a phrase
+        word, other = rng.choice(_NOUNS).capitalize(), rng.choice(_NOUNS).capitalize()
+        number = rng.randint(11, 99)
+        return (f"{word}#{other}{number}", f"{word}{other.lower()}{number}", f"{word.lower()} {other.lower()} under the {number} trees")[
+            count - 1
+        ]
     if kind == "L":
         return f"{rng.choice(_NOUNS)}{rng.randint(10, 99)}{rng.choice(_NOUNS)}"[:count]
     if kind == "B":

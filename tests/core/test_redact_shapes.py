@@ -54,6 +54,14 @@ CLEAN = (
     'all(char in "0123456789abcdefABCDEF" for char in token[3:5])',
     "the wallet seed of this test must not change because every other value here depends upon that number and nothing else",
     "sh -c 'exit 3'; exit_code=139; error_code=RESOURCE_NOT_FOUND_IN_REGION",
+    ">>> token_hex(16)  #doctest:+SKIP\n'f9bf78b9a18ce6d46a0cd2b0b86df9da'",
+    "createToken('NUMERICIDENTIFIER', '0|[1-9]\\\\d*')",
+    "$ base64 keyboard.png\niVBORw0KGgoAAAANSUhEUgAAACAAAAAgCAYAAABzenr0AAAABHNCSVQICAgIfAhkiAAAAUdJREFU",
+    "Extra arguments on the command line to pass to the fortran90 compiler",
+    "the password of ada works on backup01 and on every other machine here",
+    "the dialog that asks for a password looks better since windows2019 came out",
+    "Password: <b>required</b>",
+    "\n".join(("Save these two-factor settings", "2026-01-02", "2026-01-03", "2026-01-04", "2026-01-05")),
     'SecretId="arn:aws:secretsmanager:us-east-1:123456789012:secret:prod/db-AbCdEf"',
 )
 

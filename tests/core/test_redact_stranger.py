@@ -6,18 +6,19 @@ import pytest
 
 from tests.core.stranger import Share, rows, score
 
-FLOORS = {"dev": (0.99, 0.98), "sealed": (0.99, 0.98)}
+FLOORS = {"dev": (0.99, 0.98), "sealed": (0.99, 0.98), "second": (0.99, 0.98)}
+SIZES = {"dev": (175, 75), "sealed": (175, 75), "second": (190, 70)}
 """List -> least share of the plain and of the wrapped texts that are cleaned.
 
-`sealed` was .920 and .947 when it was opened; the rules were tuned on its misses since then, so both are development data.
+`sealed` was .920 and .947 when it was opened, `second` .795 and .800; the rules were tuned on their misses since then, so all of them are
+development data.
 """
 
 
 @pytest.mark.parametrize("name", FLOORS)
 def test_secrets_of_a_strangers_list_go(name: str) -> None:
     found, (plain, wrapped) = score(name), FLOORS[name]
-    assert found.plain.num == 175
-    assert found.wrapped.num == 75
+    assert (found.plain.num, found.wrapped.num) == SIZES[name]
     assert found.plain.value >= plain, found.left
     assert found.wrapped.value >= wrapped, found.left
 

@@ -36,6 +36,7 @@ _REST = re.compile(r"[^\s\"']{0,4000}")
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "e": "\x1b"}
 _LINE_ENDS = ("n", "r", "t", "b", "f", "e", "`")
 _PERCENT = re.compile(r"%(?:25)?([0-9A-Fa-f]{2})")
+_PERCENT_UTF8 = re.compile(r"%(?:25)?([CDcd][0-9A-Fa-f])%(?:25)?([89ABab][0-9A-Fa-f])|" + _PERCENT.pattern)
 _ENTITY = re.compile(
     r"&(?:#[xX]([0-9a-fA-F]{2,4})|#(\d{2,5})|(quot|amp|lt|gt|apos|equals|colon|num|dollar|excl|commat|sol|lowbar|plus|period|percnt));"
 )
@@ -51,11 +52,11 @@ _INVISIBLE = (
     ("^@", re.compile(r"\^@(?=.\^@)|(?<=\^@.)\^@")),
 )
 _IS_QUOTED = re.compile(r"=(?:3D|[ \t]?\r?\n)")
-_SOFT_BREAK = re.compile(r"=(?:([0-9A-F]{2})|[ \t]?\r?\n(?=\S))")
+_SOFT_BREAK = re.compile(r"=(?:([0-9A-F]{2}(?:=[0-9A-F]{2}){0,199})|[ \t]?\r?\n(?=\S))")
 # One pattern per quote: a pattern that begins with one letter is looked for many times as fast.
 _GLUED = tuple(
     re.compile(
-        rf"{q}(?<=[\w+/=.~:@!-]{q})[ \t]{{0,4}}(?:\+|\.{{1,2}}|&|\|\||<>|~|\\)?[ \t]{{0,4}}"
+        rf"{q}(?=[ \t+.&|<~\\`\r\nbfruBFRU\"'])(?<=[\w+/=.~:@!-]{q})[ \t]{{0,4}}+(?:\+|\.{{1,2}}|&|\|\||<>|~|\\)?[ \t]{{0,4}}+"
         r"(?:[\\`]?\r?\n[ \t]{0,40}(?:\d{1,6}[\t\u2192:][ \t]{0,40}|[+>|*#-][ \t]{1,40})?(?:(?:\+|\.{1,2}|&|\|\|)[ \t]{0,4})?)?"
         r"[bfruBFRU]?[\"'](?=[\w+/=.~:@!-])"
     )
@@ -92,6 +93,8 @@ _HEX_LIST = re.compile(
 _SPACED_HEX = tuple(
     map(re.compile, (r" 6[0-9a-fA-F] [2-7][0-9a-fA-F][ \n]", r":6[0-9a-fA-F]:[2-7][0-9a-fA-F]:", r"0x6[0-9a-fA-F],\s{0,20}0x[2-7]"))
 )
+_OPENED = re.compile(r"[\[({]\s{0,20}\Z")
+_REGISTRY = re.compile(r"=hex(?:\([127]\))?:((?:[0-9a-fA-F]{2},00,(?:\\\r?\n[ \t]{0,8})?){5,400}[0-9a-fA-F]{2},00)")
 _HEX_PAIR = re.compile(r"(?:0x)?([0-9a-fA-F]{2})")
 _DUMP = re.compile(
     r"(?m)^[ \t]{0,8}[0-9a-fA-F]{7,8}:?[ \t]{1,3}((?:[0-9a-fA-F]{2}){1,2}(?:[ \t]{1,3}(?:[0-9a-fA-F]{2}){1,2}){0,15})"
@@ -112,6 +115,9 @@ _BASE32_RUN = re.compile(r"[A-Z2-7]{32,20000}(?![A-Za-z0-9])")
 _LINE = re.compile(r"((?:\r?\n|\\n)[ \t]*(?:\d{1,6}[\t\u2192][ \t]*|[+>|#*][ \t]?)?)([A-Za-z0-9+/_-]{4,})")
 # A word that a narrow screen broke: it goes on at the beginning of the next line. A date or a hash that begins a line is none.
 _BROKEN = re.compile(r"\n(?<=[A-Za-z0-9_=+/-]\n)(?=[A-Za-z0-9_+/=-]{8})(?=[A-Za-z_+/-]{0,24}\d)(?!\d{4}-\d\d|[0-9a-f]{7,64}\s)")
+_NAME_AND_PASSWORD = re.compile(
+    r"[A-Za-z][\w.@-]{1,40}:(?![\d.:-]+\Z)(?=[^:/ ]{0,40}\d)(?=[^:/ ]{0,40}[A-Z!#$%&*+?^~])[^\s:/@,;=\"'<>{}\x00-\x1f\x7f-\xff]{6,60}\Z"
+)
 _URL_SAFE = bytes.maketrans(b"-_", b"+/")
 _PRINTABLE = bytes([9, 10, 13, *range(32, 127)])
 
@@ -174,7 +180,7 @@ def _disguised_letters(page: Page) -> Iterator[Piece]:
         for match in _ESCAPE.finditer(text):
             yield Piece(*match.span(), _of_escape(match), match[5] not in _LINE_ENDS)
     if "%" in text:
-        yield from _letters(text, _PERCENT, lambda m: chr(int(m[1], 16)))
+        yield from _letters(text, _PERCENT_UTF8, lambda m: _of_bytes((m[1] or "") + (m[2] or m[3])))
     if "&" in text and ";" in text:
         yield from _letters(text, _ENTITY, _of_entity)
     if "\x1b" in text or "\u241b" in text or ("^" in text and "^[" in text):
@@ -185,7 +191,7 @@ def _disguised_letters(page: Page) -> Iterator[Piece]:
         if mark in text:
             yield from _letters(text, invisible, lambda _: "")
     if _IS_QUOTED.search(text):
-        yield from _letters(text, _SOFT_BREAK, lambda m: chr(int(m[1], 16)) if m[1] else "")
+        yield from _letters(text, _SOFT_BREAK, lambda m: _of_bytes(m[1].replace("=", "")) if m[1] else "")
     if '""' in text:
         yield from _letters(text, _DOUBLED, lambda _: '"')
 
@@ -225,6 +231,15 @@ def _letters(text: str, pattern: re.Pattern[str], of: object) -> Iterator[Piece]
         yield Piece(*match.span(), of(match))  # type: ignore[operator]
 
 
+def _of_bytes(digits: str) -> str:
+    """Bytes in hex as UTF-8, or a letter each where they are none."""
+    data = bytes.fromhex(digits)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
+
+
 def _of_escape(match: re.Match[str]) -> str:
     code = match[1] or match[2] or match[3]
     if code:
@@ -247,7 +262,13 @@ def _hex_lists(text: str) -> Iterator[Piece]:
     first = min((found.start() for pattern in _SPACED_HEX if (found := pattern.search(text)) is not None), default=-1)
     if first >= 0:
         for match in _HEX_LIST.finditer(text, max(0, text.rfind("\n", 0, first))):
-            yield Piece(*match.span(), bytes.fromhex("".join(_HEX_PAIR.findall(match[0]))).decode("latin-1"))
+            letters = bytes.fromhex("".join(_HEX_PAIR.findall(match[0]))).decode("latin-1")
+            before = _OPENED.search(text, max(0, match.start() - 24), match.start())
+            yield Piece(*match.span(), letters) if before is None else Piece(before.start(), match.end(), _quoted(letters))
+    if "=hex" in text:  # a dump of a registry: UTF-16, two bytes to a letter
+        for match in _REGISTRY.finditer(text):
+            data = bytes.fromhex("".join(_HEX_PAIR.findall(match[1])))
+            yield Piece(match.start() + 1, match.end(), _quoted(data.decode("utf-16-le", "replace").rstrip("\0")))
     if "0000000" in text:
         for match in _DUMP.finditer(text):
             data = bytes.fromhex("".join(match[1].split()))
@@ -275,7 +296,10 @@ def _run(text: str, start: int, end: int) -> Piece | None:
     match = _TEXT_RUN.match(text, start, end)
     if match is not None and _is_text(match[0][:MIN_BASE64_CHARS]):
         end, encoded = _joined(text, start, match.end())
-        return Piece(start, _padded(text, end), _of_base64(encoded[:MAX_DECODED]).decode("latin-1"))
+        plain = _of_base64(encoded[:MAX_DECODED]).decode("latin-1")
+        if _NAME_AND_PASSWORD.match(plain):  # as a header of HTTP carries them; said as in an address, where they are known
+            plain = f"x://{plain}@header "
+        return Piece(start, _padded(text, end), plain)
     if text[start] in "234567" or text.startswith(("0x", "0X", "0a", "0A"), start):
         match = _HEX_RUN.match(text, start, end)
         if match is not None:

@@ -21,10 +21,13 @@ _LINKS = (
 )
 _LINK = rf"(?:{_LINKS})(?=[: ])"
 _SAID_WORD = r"[a-z0-9@._'()/\u00c0-\u024f\u0400-\u04ff-]{1,40}+"
-SAID = rf"(?:[ \t]{_SAID_WORD}){{1,8}}+:\s"
+SAID = rf"(?:[ \t]{_SAID_WORD}){{1,8}}+[ \t]?:\s"
 _DIGIT_SOON = r"[ \t]?(?=[\"'`*]{0,4}[^\s\d]{0,60}\d)"
 SAID_OF = rf"(?:[ \t]{_SAID_WORD}){{0,8}}?[ \t]{_LINK}[: ]{_DIGIT_SOON}"
-_ANSWERS = r"[?,;.] (?:it['\u2019]?s|it is|that['\u2019]?s|use|try)[: ]"  # "the password? it's ..."
+_ANSWERS = (  # "the password? it's ...", "changed the pw on vm-42 it's ..."
+    r"[?,;.] (?:it['\u2019]?s|it is|that['\u2019]?s|use|try)[: ]"
+    rf"|(?:[ \t]{_SAID_WORD}){{0,6}}?,? (?:it['\u2019]?s|it is)(?: now)?[: ]{_DIGIT_SOON}"
+)
 _CJK_LINK = r"(?:\u662f|\u4e3a|\u70ba|\u306f|\ub294|\uc740)"
 _CJK = rf"(?:{_CJK_LINK}[ ]?[\uff1a:]?|\uff1a)[ ]?[\u300c\u300e\u201c]?"
 
@@ -45,6 +48,7 @@ _MAY_BEGIN = (
     SAID,
     SAID_OF,
     rf"[ \t]{_LINK}",
+    rf"(?:[ \t]{_SAID_WORD}){{0,6}}? it(?:['\u2019]?s| is) ",
     _CJK,
 )
 TAIL = rf"(?:[_-]?(?:{_SUFFIX}))?(?P<more>(?:_[a-z0-9]{{1,16}}){{1,3}})?(?![a-z0-9_])(?={'|'.join(_MAY_BEGIN)})"
@@ -82,6 +86,8 @@ _PARTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             # <password>...</password>, <string name="token">...</string>, <!--[CDATA[
             rf"(?:(?:{_Q})?(?:\s{{1,4}}[\w:.-]{{1,20}}=[\"'][^\"'<>\n]{{0,120}}[\"']){{0,2}}\s{{0,2}})?>\s{{0,40}}(?:<!\[cdata\[|<value[^<>\n]{{0,40}}>\s{{0,8}})?",
+            # Password: <b>...</b>
+            r"[ \t]{0,2}:[ \t]{0,4}<(?:b|strong|code|kbd|tt|em|i|pre|td|dd)(?:\s[^<>\n]{0,80})?>",
             # <key>token</key><string>..., <td>token</td><td>...
             r"</(?:key|name|td|th|dt|b|code|strong)>:?\s{0,40}<(?:string|value|td|dd|code|data)[^<>\n]{0,40}>",
         ),
@@ -96,9 +102,9 @@ _PARTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "call",
         (
-            rf"(?:{_Q}\s{{0,4}})?,\s{{0,40}}(?={_Q})",  # "password", "..."
+            rf"(?:{_Q}\s{{0,4}})?,\s{{0,40}}(?=[xn]?{_Q})",  # "password", "..."
             rf"(?:[ \t]{{0,2}}=[ \t]{{0,2}})?\(\s{{0,4}}{_Q}[^\"'`\n]{{1,64}}{_Q}\s{{0,4}},\s{{0,4}}(?={_Q})",  # auth=("name", "...")
-            rf"\(\s{{0,2}}(?={_Q})",  # password("...")
+            rf"\(\s{{0,2}}(?={_Q}|[\w:.]{{0,24}}(?:string|str|literal|bytes|text)\({_Q})",  # password("..."), setPassword(QString("..."))
         ),
     ),
     (
@@ -116,7 +122,14 @@ _PARTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("table", (r"[ \t]{0,24}(?:\||\u2502)[ \t]{0,24}|\t{1,4}|[ ]{3,40}",)),
     (
         "said",
-        (rf"(?:{_Q})?[ \t](?:is|was|=|set to|\u00e9|ist|est|es|\u2014)[: ][ \t]?", _ANSWERS, rf"{SAID}\s{{0,6}}", SAID_OF, _CJK),
+        (
+            rf"(?:{_Q})?[ \t](?:is|was|=|set to|\u00e9|ist|est|es|\u2014)[: ][ \t]?"
+            r"(?!(?:generated|created|shown|printed|stored|set) (?:for|to|as|by|below))",
+            _ANSWERS,
+            rf"{SAID}\s{{0,6}}",
+            SAID_OF,
+            _CJK,
+        ),
     ),
     (
         "file",
@@ -129,15 +142,22 @@ GLUE = re.compile("|".join(f"(?P<{name}>{'|'.join(patterns)})" for name, pattern
 # --- The value: in quotes, which may stand in a call or behind a letter that marks a kind of literal ...
 _PASSED_ON = "secretstr|secret|string|str|bytes|some|from|text|new|sensitive|ok|of|literal|trim|quote|arc|box"
 OPEN = re.compile(
-    r"(?:[brufn@$]{1,2}(?=[\\\"'])"
-    rf"|[\w.]{{0,30}}(?:{_PASSED_ON})(?:::new|::from)?\(\s{{0,2}}"
+    r"(?:[brufnx@$]{1,2}(?=[\\\"'])"
+    rf"|[\w.:]{{0,30}}(?:{_PASSED_ON})(?:::new|::from)?\(\s{{0,2}}"
     r"|string\(\d{1,4}\)\s{0,2}"
     r"|(?:new )?(?:\[\]byte|byte\[\]|vec!|(?:uint8)?array\()\s?(?=[\"'])"  # codes of letters, decoded before
-    r"|[\[(]\s{0,40}(?=[\\\"']))?(\\{0,7})([\"'`])",
+    r"|[\[(]\s{0,40}(?=[\\\"']))?(\\{0,7})(?:\"\"(?=\")|''(?='))?([\"'`])",
     re.IGNORECASE,
 )
 # ... a quote may stand in it doubled, as in CSV ...
 _DOUBLED = {'"': r'(?:""[^"\n\\]{1,200}){0,4}', "'": r"(?:''[^'\n\\]{1,200}){0,4}", "`": ""}
 INSIDE = {q: re.compile(rf"([^{q}\n\\]{{1,300}}(?:\\[^{q}nrt\\\n][^{q}\n\\]{{0,200}}){{0,8}}{_DOUBLED[q]})\\{{0,7}}{q}") for q in "\"'`"}
+# ... long, where it has no blanks, or with quotes and backslashes of its own, as JSON in JSON in JSON writes them ...
+MAX_BACKSLASHES = 7
+ESCAPED = {
+    (q, n): re.compile(rf"((?:[^{q}\n\\\s]{{1,6000}}+|\\{{{n + 1},15}}+(?![nrt])[^\n\s]){{1,40}}+)\\{{{n}}}{q}")
+    for q in "\"'`"
+    for n in range(MAX_BACKSLASHES + 1)
+}
 # ... or bare, up to a blank, a quote or a bracket of any script.
 BARE = re.compile(r"[^\s\"'`<>\\|\u2502\x00-\x1f\u300d\u300f\u201d\u3002\uff0c\uff1b\uff09]{4,200}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from composer_replication.core.secret_glue import BARE, GLUE, INSIDE, OPEN
+from composer_replication.core.secret_glue import BARE, ESCAPED, GLUE, INSIDE, MAX_BACKSLASHES, OPEN
 from composer_replication.core.secret_letters import is_random
 from composer_replication.core.secret_page import Page, Span
 from composer_replication.core.secret_values import OPAQUE, PASSWORD, looks_secret, stands_out
@@ -29,7 +29,14 @@ _COMMAND_BEFORE = re.compile(
     r"|user|login)[ \t]{1,4}(?:[\w./:@-]{1,60}[ \t]{1,4})?)\Z"
 )
 _PASSWORD_NAME = re.compile(r"(?i)passw|passphrase|passcode|pwd|pswd|(?:^|[^a-z])pass\Z|[a-z]Pass\Z|mnemonic")
-_WORDS_OF_PHRASE = re.compile(r"[a-z]{2,12}(?:[ -][a-z]{2,12}){2,30}\Z")
+_WORDS_OF_PHRASE = re.compile(r"[a-z]{2,12}(?:[ -](?:[a-z]{1,12}|\d{1,4})){2,30}\Z")
+_ANY_PHRASE = re.compile(r"[^\W_][\w'!?,.-]{0,20}(?: [\w'!?,.&-]{1,20}){2,12}\Z")
+_SURE_NAME = re.compile(r"(?i)passphrase|psk|passin|passout|pgpass|mysql_pwd")
+_SPEAKS = re.compile(
+    r"(?i)\b(?:your|must|enter|please|password|passphrase|passwort|forgot|invalid|incorrect|required|confirm|characters|optional)\b"
+)
+_PHRASE_TO_THE_END = re.compile(r"[a-z]{2,12}(?: (?:[a-z]{1,12}|\d{1,4})){2,12}(?=[ \t]{0,4}\r?(?:\n|\Z))")
+_LINE_OF_SETTINGS = re.compile(r"(?:\A|\n)(?:[ \t]{0,8}\d{1,6}[\t\u2192:][ \t]{0,8}|[+ -]{0,8})\Z")
 _FILLED_IN = re.compile(r"\$[({]|\{\{|%\(|<%|\{[A-Za-z_'][^{}]{0,80}\}|[A-Za-z_]\w{3,40}\(|::")  # an f-string, code
 _ASKS = re.compile(r"\b(?:your|the|is|must|enter|please|password|passphrase|forgot|invalid|incorrect|new|confirm|for|not|with|this)\b")
 _SHOWS = re.compile(r"(?:\b(?:cat|head|tail|less|more|type|bat|Get-Content|gc|print|pass|show)[ \t][^\n]{0,80}|[~/.][\w./-]{0,60})\Z")
@@ -37,10 +44,17 @@ _HEX_ONLY = re.compile(r"[0-9a-f]{16,}\Z")
 _BELOW_IT = re.compile(r"-?[ \t\u2502|]{0,60}\r?\n[ \t\u2502|>+]{0,60}([A-Za-z0-9+/_-]{4,200}={0,2})(?=[ \t\u2502|]{0,60}(?:\r?\n|\Z))")
 _NAMES_OF_A_LIST = re.compile(r"(?:[a-z]+[0-9]{0,4}[_:-])+[a-z]+[0-9]{0,3}\Z|[A-Z_]+\Z")  # 'ssh2_auth_password', 'ssh2_auth_pubkey_file'
 _TYPE = re.compile(r"[a-z0-9](?:Key|Token|Secret|Password|Credential|Auth)s?\Z")  # `Ed448PrivateKey | X25519PrivateKey`
+_HUMAN = re.compile(r"(?=[^\s]{0,40}\d)(?=[^\s]{0,40}(?:[A-Z]|[a-z]{5}))[A-Za-z][\w.!+#@-]{7,40}\Z")
+_ESCAPES = re.compile(r"\\+(?:u00)?")
+_NOTHING_BEHIND = re.compile(r"[ \t]{0,4}(?:\r?\n|\Z|,[a-z_]{2,20}=|[ ][\w.-]{1,30}=|;(?:\s|\Z|\w))")
+_END_OF_LINE = re.compile(r"[ \t]{0,4}\r?(?:\n|\Z)")
+MAX_BEFORE, MAX_WORDS_BEFORE = 60, 2
 _SLUG = re.compile(r"[a-z]+[0-9]*(?:[_-][a-z]+[0-9]*)+\Z")  # "autotune-config-v2"
 _DATED = re.compile(r"\d{4}-\d\d|\d{1,5}\Z")
 _FORM_FIELD = ('name="', "name='", 'name=\\"')
 MIN_SALT, MIN_SALT_SYMBOLS = 32, 6
+MAX_LINES = 16
+"""A narrow screen breaks a value into so many lines at most."""
 
 
 def assigned_at(page: Page, at: int, word: Word) -> Span | None:
@@ -125,14 +139,14 @@ def _value(text: str, name_at: int, glue: re.Match[str], kind: str, promise: str
     opened = OPEN.match(text, start)
     if opened is not None:
         return _quoted(text, opened, name, how, kind, promise, glue[0].count(" "))
-    flag = "--" in name or name.startswith("-")
-    if how in ("call", "fallback") or (how == "form" and not text.endswith(_FORM_FIELD, 0, name_at)):
-        return None
-    if how == "file" and not _SHOWS.search(text, max(0, name_at - 90), name_at):
+    flag = "--" in name or name.startswith("-") or (before.endswith("/") and glue[0] == ":")
+    if not _may_be_bare(text, name_at, how):
         return None
     bare = BARE.match(text, start)
-    if bare is None:
+    if bare is None or (how == "file" and bare[0].count(":") > 2):  # a line of .pgpass
         return None
+    if how == "assign" and kind == "password" and (phrase := _phrase_to_the_end(text, name_at, start, name)) is not None:
+        return phrase
     in_command = how == "space" and (flag or ("\n" not in glue[0] and bool(_COMMAND_BEFORE.search(text, max(0, name_at - 90), name_at))))
     value = bare[0]
     if value.rstrip("=").count("=") > MAX_EQUALS or value.count(":") > MAX_COLONS:  # no value, but a row of pairs
@@ -140,27 +154,68 @@ def _value(text: str, name_at: int, glue: re.Match[str], kind: str, promise: str
     query = before.endswith(("?", "&", ";")) or before.endswith(("amp;", "3b", "26"))
     if how == "xml" and promise != OPAQUE and " " in text[start : text.find("<", start)].strip():
         return None
-    value = _trimmed(value)
+    value = _trimmed(value.split("@")[0] if before == "://" else value)
     if len(value) == MAX_BARE and is_random(value):
         value += _LONG_REST.match(text, start + len(value))[0]  # type: ignore[index]
     exact = how == "assign" and glue[0] in ("=", ":=")
     literal = how in ("xml", "form") or (flag and exact) or (exact and (query or bool(_ENV_NAME.match(name)) or "." in name.strip(".")))
-    if (how in ("said", "file") or (how == "space" and not in_command)) and not stands_out(value, promise):
+    stop = start + len(value)
+    human = promise == PASSWORD and bool(_HUMAN.match(value))
+    in_sentence = how in ("said", "file") or (how == "space" and not in_command)
+    alone = how == "space" and human and _ends_line_of_settings(text, name_at, stop)
+    if in_sentence and not alone and not stands_out(value, promise):
         return None
+    # Behind a flag or in a column stands no code: a word with a number is a password there.
+    human = human and (flag or how == "table" or _is_setting(text, stop, glue[0], how))
+    return _bare(text, start, value, how, kind, promise, literal=literal or human)
+
+
+def _may_be_bare(text: str, name_at: int, how: str) -> bool:
+    """Whether a value may stand without quotes behind this glue."""
+    if how == "file":
+        return bool(_SHOWS.search(text, max(0, name_at - 90), name_at))
+    return how not in ("call", "fallback") and (how != "form" or text.endswith(_FORM_FIELD, 0, name_at))
+
+
+def _bare(text: str, start: int, value: str, how: str, kind: str, promise: str, *, literal: bool) -> Span | None:
+    """Where a value without quotes stands, with the lines that go on with it, if it looks secret."""
     if how == "table" and _TYPE.search(value):
         return None
     end = start + len(value)
-    if how in ("assign", "table", "space", "pair") and (joined := _goes_on(text, start, end)) is not None:
+    if how in ("assign", "table", "space", "pair") and (joined := goes_on(text, start, end)) is not None:
         value, end = joined
-    if not looks_secret(promise, value, literal=literal or how == "level"):
+    is_level = how == "level"  # a router's: whatever its name is, somebody thought it up
+    return Span(start, end, kind) if looks_secret(PASSWORD if is_level else promise, value, literal=literal or is_level) else None
+
+
+def _is_setting(text: str, end: int, glue: str, how: str) -> bool:
+    """Whether a value up to `end` is the last of its line, or the next pair follows it: a call or an expression goes on otherwise."""
+    return how in ("assign", "space") and glue.strip() in ("=", ":", "") and bool(_NOTHING_BEHIND.match(text, end))
+
+
+def _ends_line_of_settings(text: str, name_at: int, end: int) -> bool:
+    """Whether a name and a value are all there is in a short line without a sentence: `password Velvet1978`."""
+    begin = text.rfind("\n", max(0, name_at - MAX_BEFORE), name_at) + 1
+    return text.count(" ", begin, name_at) <= MAX_WORDS_BEFORE and bool(_END_OF_LINE.match(text, end))
+
+
+def _phrase_to_the_end(text: str, name_at: int, start: int, name: str) -> Span | None:
+    """The words of a pass phrase that stand bare up to the end of a line of settings: `gpg_passphrase = four small words here`."""
+    if not (_SURE_NAME.search(name) or text[start - 2 : start] in ("= ", "d=")):
         return None
-    return Span(start, end, kind)
+    phrase = _PHRASE_TO_THE_END.match(text, start)
+    if phrase is None or _ASKS.search(phrase[0]) or not _LINE_OF_SETTINGS.search(text, max(0, name_at - 16), name_at):
+        return None
+    return Span(start, phrase.end(), "password")
 
 
-def _goes_on(text: str, start: int, end: int) -> tuple[str, int] | None:
+def goes_on(text: str, start: int, end: int) -> tuple[str, int] | None:
     """A value that a narrow column or screen broke, with the lines below that hold nothing but its rest; and where it ends."""
     value, stop = text[start:end], end
-    while (below := _BELOW_IT.match(text, stop)) is not None and _is_rest(below[1], value):
+    for _ in range(MAX_LINES):
+        below = _BELOW_IT.match(text, stop)
+        if below is None or not _is_rest(below[1], value):
+            break
         value, stop = value.rstrip("-") + below[1] if below[0].startswith("-") else value + below[1], below.end(1)
     return (value, stop) if stop > end else None
 
@@ -186,6 +241,8 @@ def _in_markup(text: str, name_at: int, glue: re.Match[str]) -> bool:
 def _quoted(text: str, opened: re.Match[str], name: str, how: str, kind: str, promise: str, glue_words: int) -> Span | None:
     """Where a value in quotes stands if it looks secret."""
     inside = INSIDE[opened[2]].match(text, opened.end())
+    if inside is None or inside.end() - inside.end(1) - 1 > len(opened[1]):  # the quote that was met is one within the value
+        inside = _within(opened).match(text, opened.end()) or inside
     if inside is None:
         return None
     value, start = inside[1], opened.end()
@@ -198,14 +255,22 @@ def _quoted(text: str, opened: re.Match[str], name: str, how: str, kind: str, pr
     if " " in value or "\t" in value:
         scheme = _SCHEME.match(value)
         if scheme is None:
-            return Span(start, start + len(value), kind) if _is_phrase(value, kind, promise) else None
+            sure = name.startswith("-") or bool(_SURE_NAME.search(name)) or (how == "assign" and bool(_ENV_NAME.match(name)))
+            return Span(start, start + len(value), kind) if _is_phrase(value, kind, promise, sure=sure) else None
         start, value = start + scheme.start(1), scheme[1]
-    literal = how == "assign" and bool(_ENV_NAME.match(name)) and text[opened.start() - 1] == "="
+    literal = how == "assign" and bool(_ENV_NAME.match(name) or _SURE_NAME.search(name)) and text[opened.start() - 1] == "="
     return _judged(start, value, promise, kind, quoted=True, literal=literal)
 
 
-def _is_phrase(value: str, kind: str, promise: str) -> bool:
-    """Whether a value with blanks in it is a pass phrase, a wallet's words, or one of the salts of a blog."""
+def _within(opened: re.Match[str]) -> re.Pattern[str]:
+    """A value that holds quotes or backslashes: they have more backslashes before them than the quote that began the literal."""
+    return ESCAPED[opened[2], min(len(opened[1]), MAX_BACKSLASHES)]
+
+
+def _is_phrase(value: str, kind: str, promise: str, *, sure: bool) -> bool:
+    """Whether a value with blanks in it is a pass phrase, a wallet's words, or one of the salts of a blog; `sure` = no text for the eye."""
+    if kind == "password" and sure and _ANY_PHRASE.match(value):
+        return not _SPEAKS.search(value)
     if kind == "password" and _WORDS_OF_PHRASE.match(value):
         return not _ASKS.search(value)
     if _FILLED_IN.search(value):
@@ -225,6 +290,8 @@ def _trimmed(value: str) -> str:
 
 
 def _judged(start: int, value: str, promise: str, kind: str, *, quoted: bool, literal: bool) -> Span | None:
-    if not looks_secret(promise, value.replace('""', "").replace("''", ""), quoted=quoted, literal=literal):
+    said = value.replace('""', "").replace("''", "")
+    said = _ESCAPES.sub("", said) if quoted and "\\\\" in said else said
+    if not looks_secret(promise, said, quoted=quoted, literal=literal):
         return None
     return Span(start, start + len(value), kind)

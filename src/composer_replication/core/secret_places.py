@@ -59,7 +59,10 @@ _Q = r"[\"']?"
 _WORDS = r"(?:[^\n|;&]{0,160}?\s)?"
 _VALUE = rf"{_Q}((?![-$<]){_WORD_OF_SHELL}{{4,128}})"
 _NOT_A_PORT = r"(?!\d{1,5}(?:[\s:\"';]|\Z))"
-_PIPED = rf"[^\n]{{0,80}}?(?:echo|printf)(?: -[ne]{{1,2}}| [\"']?%s(?:\\n)?[\"']?)?\s{{1,4}}{_Q}([^\s\"'|$<]{{4,200}}){_Q}\s{{0,4}}\|"
+_PIPED = (
+    r"[^\n]{0,80}?(?:echo|printf)(?: -[ne]{1,2}| [\"']?%s(?:\\n)?[\"']?)?\s{1,4}"
+    rf"(?:{_Q}([^\s\"'|$<]{{4,200}}){_Q}|[\"']([^\"'\n$`]{{8,80}})[\"'])\s{{0,4}}\|"
+)
 # Letters of both cases and a digit: no word and no version.
 _MIXED = r"(?=[^\s\"']{0,64}[a-z])(?=[^\s\"']{0,64}[A-Z])(?=[^\s\"']{0,64}\d)"
 
@@ -73,9 +76,10 @@ _URLS = (
     _place(
         "basic_auth",
         "://",
-        r"(?<=[A-Za-z0-9])://[^\s:/@\"'`<>\[\]{}$\\]{0,100}:(?!\$[A-Z{(]|%s|\*\*\*)([^\s/\"'`<>\[\]{}\\]{3,160})@(?=[A-Za-z0-9\[])",
+        r"(?<=[A-Za-z0-9])://[^\s:/@\"'`<>\[\]{}$\\]{0,100}+:(?!\$[A-Z{(]|%s|\*\*\*)([^\s/\"'`<>\[\]{}\\]{3,160})@(?=[A-Za-z0-9\[])",
+        gate="@",
     ),
-    _place("basic_auth", "://", r"(?<=[a-z0-9])://([A-Za-z0-9_.~=-]{16,400})(?::[\w-]{0,20})?@(?=[A-Za-z0-9\[])", odd=True),
+    _place("basic_auth", "://", r"(?<=[a-z0-9])://([A-Za-z0-9_.~=-]{16,400}+)(?::[\w-]{0,20})?@(?=[A-Za-z0-9\[])", odd=True, gate="@"),
     _place("basic_auth", "@tcp(", r"[\w.$-]{1,64}:([^\s\"'`]{3,64})@tcp\(", by_word=True),
     _place("basic_auth", "thin:", r"(?i:thin):[\w$#.-]{1,64}/([^\s@\"'/]{3,128})@"),
     _place("basic_auth", "sqlplus", r"(?i:sqlplus)\s{1,4}(?:-\S{1,8}\s{1,4}){0,3}[\"']?[\w$#.-]{1,64}/([^\s@\"'/]{3,128})@"),
@@ -133,7 +137,18 @@ _LINES = (
     _place("password", "secret:", r"(?m)" + _YAML_PASSWORD, by_line=True),
     # host:port:database:user:password, a line of .pgpass
     _place("password", ":5432:~:*:", r":(?:\d{4}|\*):[\w.*-]{1,64}:[A-Za-z_*][\w.@-]{0,63}:(?=[^\s]{0,127}[^\d\s])(\S{4,128})"),
-    _place("password", "login ", r"(?i:login)[ \t]{1,4}\S{1,64}\s{1,40}password[ \t]{1,8}(\S{4,128})", gate="machine"),  # a line of .netrc
+    _place(
+        "password",
+        ":6432:~:543",
+        r":\d{4}:[\w.*-]{1,64}:[A-Za-z_*][\w.@-]{0,63}:(?=[^\s]{0,127}[^\d\s])(\S{4,128})[ \t]{0,4}(?=\r?\n|\Z)",
+        gate="pgpass",
+    ),
+    _place(
+        "password",
+        "login ",
+        r"(?i:login)[ \t]{1,4}\S{1,64}\s{1,40}(?:(?:port|account|protocol)[ \t]{1,4}\S{1,40}\s{1,40}){0,2}password[ \t]{1,8}(\S{4,128})",
+        gate="machine",
+    ),  # a line of .netrc
     _place(
         "password",
         "snmp-server community ~rocommunity ~rwcommunity ",
@@ -230,7 +245,7 @@ _COMMANDS = (
         r"[\w.]{1,20}\(\s{0,8}[\"'][^\"'\n]{1,64}[\"']\s{0,2},\s{0,8}[\"']([^\"'\s]{6,128})[\"']",
         odd=True,
     ),
-    _place("token", " login ", r" login ([A-Za-z0-9._-]{20,400})(?=\s|\Z)", odd=True),
+    _place("token", " login ", r" login (?:--?[\w-]{1,20}[ =]){0,3}([A-Za-z0-9._-]{20,400})(?=\s|\Z)", odd=True),
     _place("token", " -k ", r" -k ([A-Za-z0-9._-]{24,400})(?=\s|\Z)", drawn=True),
     # A value that looks drawn goes behind -p, whatever the command is.
     _place("password", " -p ", rf" -[pP] {_Q}{_MIXED}([A-Za-z0-9!@#%^*_+?~=.-]{{8,64}}){_Q}(?=\s|\Z)", drawn=True),
@@ -259,6 +274,49 @@ _COMMANDS = (
     _place("password", "openssl passwd ", rf"openssl passwd (?:-\S{{1,12}} (?:-salt \S{{1,16}} )?){{0,3}}{_VALUE}"),
     _place("password", "net user ", rf"net user \S{{1,40}} {_VALUE}(?=\s)"),
     _place("password", "add-generic-password~add-internet-password", rf"add-\w{{1,10}}-password {_WORDS}-w {_VALUE}"),
+    _place("password", " pass:", r"(?:(?<=-passin)|(?<=-passout)|(?<=-pass)|(?<=-passwd)|(?<=-[kp])) [\"']?pass:([^\s\"'$<`]{4,128})"),
+    _place("password", "\"pass:~'pass:", r"(?<=\s)[\"']pass:([^\s\"'$<`]{4,128})[\"']"),
+    # net use Z: \\server\share /user:name password, in either order
+    _place("password", "net use ", rf"net use (?:\S{{1,3}}: )?\\\\\S{{1,80}} (?:/user:\S{{1,64}} )?(?!/){_VALUE}(?=[\s\"']|\Z)"),
+    _place("erlang_cookie", "setcookie ", r"(?<=-)setcookie [\"']?([A-Za-z0-9_!-]{8,80})"),
+    _place("token", "wandb.login(", r"wandb\.login\((?:key=)?[\"']?([0-9a-f]{40})(?![0-9a-f])"),
+    _place("token", "pushover", r"(?i:pushover)[\w.-]{0,20}[\"']?\s{0,3}[:=]\s{0,3}[\"']?([a-z0-9]{30})(?![\w-])", odd=True),
+    # The id and the secret of a client, one behind the other: new Client('...', '...')
+    _place(
+        "assigned_secret",
+        "productionenvironment(~sandboxenvironment(~client(~api(~sdk(~connection(~credential(~provider(",
+        r"\w{3,24}\(\s{0,40}[\"'][^\"'\n]{3,120}[\"']\s{0,4},\s{0,40}[\"']([A-Za-z0-9_+/=-]{20,120})[\"']",
+        drawn=True,
+    ),
+    # What a class or an enum of keys holds.
+    _place(
+        "assigned_secret",
+        "keys {~secrets {~credentials {~keys:\n~secrets:\n~apikeys",
+        r"(?:let|var|val|const|string|static)\b[^=\n\"]{1,60}=\s{0,4}[\"']([A-Za-z0-9_-]{20,120})[\"']",
+        around=500,
+        drawn=True,
+    ),
+    _place(  # Perl's DBI, PHP's PDO: the address, the name, the password
+        "password",
+        "connect(~new pdo(~connection(~database(",
+        r"(?i:[a-z ]{3,10})\(\s{0,8}[\"'][^\"'\n]{2,160}[\"']\s{0,4},\s{0,8}[\"'][^\"'\n]{1,64}[\"']\s{0,4},\s{0,8}"
+        r"[\"'](?=[^\"'\n]{0,60}[\d!#%&*+@^])([^\"'\s$]{4,128})[\"']",
+    ),
+    # A dump of a file whose name says what is in it.
+    _place(
+        "shown_secret",
+        "$ xxd ~$ hexdump ~$ od ~hexdump -c",
+        r"(?:\$ )?(?:xxd|hexdump|od) [^\n]{0,80}?(?i:pass|secret|cred|token|psk|\.key)[^\n|]{0,40}"
+        r"((?:\n[ \t]{0,8}[0-9a-f]{6,8}:?(?=[ \t])[^\n]{1,100}){1,60})",
+    ),
+    # What a script takes the base64 off before it uses it.
+    _place(
+        "encoded_secret",
+        "base64 -d~base64 --decode",
+        r"[^\n]{0,120}?(?i:pass|pw|secret|token|key|cred|auth)[^\n]{0,40}?(?:echo|printf|<<<)"
+        r"(?: -[ne]{1,2}| [\"']?%s[\"']?)? ?[\"']?([A-Za-z0-9+/]{8,400}={0,2})[\"']?(?=[ )])",
+        by_line=True,
+    ),
     _place("password", "sshpass", rf"sshpass\s{{1,4}}-p\s{{0,4}}{_VALUE}"),
     _place(
         "password",
@@ -268,7 +326,8 @@ _COMMANDS = (
     ),
     _place(
         "password",
-        "--password-stdin~sudo -s~passwd --stdin~| wg pubkey~| kinit~secret put ~| passwd~| smbpasswd~secret create ~--with-token",
+        "--password-stdin~sudo -s~passwd --stdin~| wg pubkey~| kinit~secret put ~| passwd~| smbpasswd~secret create "
+        "~--with-token~| cryptsetup",
         _PIPED,
         by_line=True,
     ),
@@ -276,6 +335,54 @@ _COMMANDS = (
         "password", "htpasswd", rf"htpasswd\s{_WORDS}-\w{{0,6}}b\w{{0,6}}\s{{1,4}}(?:\S{{1,80}}\s{{1,4}})?[\w.@-]{{1,64}}\s{{1,4}}{_VALUE}"
     ),
     _place("password", "wpa_passphrase", rf"wpa_passphrase\s{{1,4}}\S{{1,64}}\s{{1,4}}{_VALUE}"),
+)
+# What servers and their clients say to each other while one signs in.
+_TURN = r"(?:\r?\n|\\r?\\n)"
+_BASE64_TURN = rf"{_TURN}[^\n]{{0,40}}?(?<![A-Za-z0-9+/])([A-Za-z0-9+/]{{8,200}}={{0,2}})[ \t\"']{{0,4}}(?=\r?\n|\\|\Z)"
+_DIALOGUES = (
+    _place(
+        "password", "user ", rf"USER \S{{1,80}}(?:[^\n]{{0,8}}{_TURN}[^\n]{{0,160}}){{1,2}}?\bPASS :?(\S{{4,128}})"
+    ),  # FTP, POP3, then IRC
+    _place("password", "pass ", rf"PASS :?(\S{{4,128}})[ \t]{{0,4}}{_TURN}[^\n]{{0,40}}?\b(?:NICK|230|USER|\+OK)\b"),
+    _place("password", "331 p~331 u~+ok ", rf"(?:331|\+OK) [^\n]{{0,160}}?{_TURN}[^\n]{{0,40}}?\bPASS (\S{{4,128}})"),
+    _place("password", " login ", r"(?<=\d) LOGIN \S{1,80} \"?([^\s\"]{4,128})\"?[ \t]{0,4}(?=\r?\n|\\|\Z)"),
+    _place("password", "334 ugfzc3dvcmq6", rf"334 UGFzc3dvcmQ6[^\n]{{0,8}}?{_BASE64_TURN}"),
+    _place("password", ":587 ~:465 ~:25 ~:2525 ~:587\t", r":\d{2,4}[ \t]{1,8}[^\s:]{1,80}:(\S{4,128})"),  # a line of Postfix's sasl_passwd
+)
+# Lines of the settings of routers and switches.
+_ROUTERS = (
+    _place("password", "radius-server host ~tacacs-server host ", r"[a-z]{6}-server host [^\n]{1,80}? key (?:[057] )?([^\s\"'<$]{4,128})"),
+    _place("password", "rootpw ", r"rootpw (?:--plaintext )?([^\s\"'<$-]\S{3,127})(?=[ \t]|\r?\n|\Z)", odd=True),
+    _place("password", "nickserv", r"(?i:nickserv:? identify) (?:[\w-]{2,30} )?(\S{4,128})(?=\s{0,4}(?:\n|\Z))"),
+    _place(
+        "password", "chpasswd:", r"chpasswd:\s{0,4}\n(?:[^\n]{0,60}\n){0,3}?[ \t-]{1,12}[\w-]{1,32}:([^\s:|>]{4,128})[ \t]{0,4}(?=\r?\n|\Z)"
+    ),
+    _place(
+        "password",
+        "isakmp key ~tacacs-server key ~radius-server key ",
+        r"[a-z-]{6,14} key (?:[05-9] )?([^\s\"'<$]{4,128})(?=[ \t]|\r?\n|\Z)",
+    ),
+    _place(
+        "password",
+        "-digest-key ~key-string ~pre-shared-key ",
+        r"(?:-digest-key \d{1,3} md5|key-string|pre-shared-key)(?: (?:[057]|local|remote|ascii-text|\S{1,20}text))? "
+        r"([^\s\"'<$]{6,128})(?=[ \t]{0,8}\r?\n|;|\Z)",
+        odd=True,
+        gate="router",
+    ),
+    _place("password", "neighbor ", r"neighbor [\w.:-]{3,40} password (?:[057] )?([^\s\"'<]{4,128})"),
+    _place("password", "wpa-psk ", r"wpa-psk (?:ascii|hex) (?:[078] )?([^\s\"'<]{8,128})"),
+)
+_SESSIONS = (
+    _place(
+        "cookie",
+        "sessionid~phpsessid~connect.sid~_session~session_id",
+        r"(?:(?i:session_?id|_session)(?==)|(?i:phpsessid|connect\.sid|_session)|sessionid)"
+        r"\\{0,3}[\"']?\]?\s{0,2}[=:,]\s{0,2}\\{0,3}[\"']?(?![0-9a-f]{8}-[0-9a-f]{4}-)((?=[^\s\"';,&]{0,60}\d)[A-Za-z0-9.!%~*_-]{20,200})(?![\w-])",
+        drawn=True,
+    ),
+    _place("cookie", "sessionid", r"(?<=[jJ])(?i:sessionid)=([0-9A-F]{32}(?:[.!][\w.-]{1,60})?)"),
+    _place("session", "sessionid", r"(?i:sessionid)[^<>\n]{0,80}>\s{0,20}([^<>\s]{20,400})<", drawn=True),
 )
 _CRYPT = (
     _place(
@@ -286,9 +393,9 @@ _CRYPT = (
     _place("password_hash", ":::", r"[^\s:]{0,64}:\d{1,7}:([0-9a-fA-F]{32}:[0-9a-fA-F]{32}):::", by_word=True),  # an account of Windows
     _place(
         "password_hash",
-        "$2a$~$2b$~$2y$~$1$~$5$~$6$~$7$~$y$~$gy$~$apr1$~$md5$~$sha1$~$argon2~$scrypt$",
+        "$2a$~$2b$~$2y$~$1$~$5$~$6$~$7$~$8$~$9$~$y$~$gy$~$apr1$~$md5$~$sha1$~$argon2~$scrypt$",
         r"(?<![A-Za-z0-9$])\$(?:2[abxy]?\$\d\d\$[./A-Za-z0-9]{53}"
-        r"|(?:1|5|6|7|y|gy|sha1|apr1|md5)\$(?:rounds=\d{1,9}\$|[./A-Za-z0-9]{1,8}\$(?=[./A-Za-z0-9]{1,64}\$))?[./A-Za-z0-9]{1,64}\$[./A-Za-z0-9]{22,128}"
+        r"|(?:1|5|6|7|8|9|y|gy|sha1|apr1|md5)\$(?:rounds=\d{1,9}\$|[./A-Za-z0-9]{1,8}\$(?=[./A-Za-z0-9]{1,64}\$))?[./A-Za-z0-9]{1,64}\$[./A-Za-z0-9]{22,128}"
         r"|argon2(?:id|i|d)\$v=\d{1,3}\$m=\d{1,9},t=\d{1,4},p=\d{1,4}\$[A-Za-z0-9+/]{8,100}\$[A-Za-z0-9+/]{16,200}|scrypt\$[^\s\"']{20,300})",
     ),
     _place("password_hash", "pbkdf2", r"(?i:pbkdf2)[_:-](?i:sha\d{1,3})[$:]\d{1,8}[$:][A-Za-z0-9./+]{4,64}[$:][A-Za-z0-9+/.=]{20,128}"),
@@ -299,4 +406,4 @@ _KEYS = (
     _place("private_key", "kty", r"\"(?:d|k|p|q|dp|dq|qi)\\{0,3}\"\s{0,4}:\s{0,4}\\{0,3}\"([A-Za-z0-9_-]{16,1400})\\{0,3}\"", around=3000),
     _place("private_key", "rsakeyvalue", r"<(?:D|P|Q|DP|DQ|InverseQ)>\s{0,8}([A-Za-z0-9+/=]{16,1400})\s{0,8}<", around=4000),
 )
-PLACE_RULES: tuple[Rule, ...] = (*_URLS, *_HEADERS, *_LINES, *_COMMANDS, *_CRYPT, *_KEYS)
+PLACE_RULES: tuple[Rule, ...] = (*_URLS, *_HEADERS, *_LINES, *_COMMANDS, *_DIALOGUES, *_ROUTERS, *_SESSIONS, *_CRYPT, *_KEYS)

@@ -11,10 +11,48 @@ from itertools import takewhile
 from composer_replication.core.secret_page import Page, Span
 from composer_replication.core.secret_values import PASSWORD, is_placeholder, stands_out
 
-PAIR_SIGNS = (" / ", "log in", "login", "anmeld")
+PAIR_SIGNS = (" / ", "log in", "logs in with", "login", "anmeld")
 """A pair of a name and a password stands around the first, or behind the others."""
-WALLET_WORDS = ("phrase", "mnemonic", "seed words", "seed:", "recovery words", "wallet")
-MAX_BEFORE = 100
+WALLET_WORDS = (
+    *("phrase", "mnemonic", "seed words", "seed:", "recovery words", "wallet", "these words", "12 words", "24 words", "bip39"),
+    "metamask",
+    "ledger",
+)
+CODE_WORDS = (
+    *("two-factor", "2fa code", "recovery code", "backup code", "scratch code", "emergency code", "one-time code", "rescue code"),
+    *("sicherungscode", "ersatzcode", "wiederherstellungscode", "codes de secours", "codes de r\u00e9cup", "c\u00f3digos de", "codici di"),
+)
+"""Codes for a second factor stand below one of them."""
+MAX_BEFORE, MAX_SENTENCE, MIN_BLANKS, MIN_CODES = 100, 240, 4, 4
+_ROLE = re.compile(r"(?:[A-Za-z]\w{1,11}|<[\w-]{2,20}>|\[[\d:]{4,8}\] ?\S{2,20}):? ")
+# What code holds and a sentence does not.
+_NO_SENTENCE = re.compile(r"[{}<>=;\\$|\[\]\t]|\w\(|::|\.\w{1,12}\(|\A\s*[#/*]{1,3}")
+_THOUGHT_UP = re.compile(
+    r"(?<![\w./@:#&?%+~-])[\"'`*(\u00ab\u201c]{0,3}((?=[^\s]{10,40})(?<!\bon )(?<!\bauf )(?<!\bsur )(?<!host )"
+    r"(?:[A-Za-z][a-z\u00df-\u00ff]{5,24}\d{2,4}[!?*+#]?"
+    r"|[A-Z][a-z]{2,12}[A-Z_+*#!^~-][A-Za-z_+*#!^~]{2,16}\d{1,4}[!?*+#]?))(?=[\"'`*)\u00bb\u201d]{0,3}(?:[,.:;!?]?(?:\s|\Z)))"
+)
+_VERSION = re.compile(
+    r"(?i)(?:windows|server|postgres|python|ubuntu|debian|version|mysql|mariadb|oracle|sqlserver|client|django|angular|\w{0,8}sha|argon|bcrypt|scrypt"
+    r"|pbkdf|chacha|poly|curve|secp|prime|brainpool|aes|camellia|utf|latin|base|example|section|appendix|chapter|figure|table|issue|release"
+    r"|january|february|march|april|june|july|august|september|october|november|december|user|admin|test|host|node|worker|office|sharepoint"
+    r"|exchange|visual|studio|outlook|letter|layer|option|variant)\w{0,12}?[-_]?\d"
+)
+_QUOTED_PHRASE = re.compile(
+    r"(?:\b(?:use|try|is|it's|ist|lautet|est|c['\u2019]est|es|nimm|usa|\u00e8|:))[: ]{1,2}[\"\u201c\u00ab\u201e`][ \u00a0]?"
+    r"([A-Za-z\u00df-\u00ff]{1,14}(?: [a-z\u00df-\u00ff']{1,14}){3,9})[ \u00a0]?[\"\u201d\u00bb\u201c`]"
+)
+_ABOUT = re.compile(r"(?i)\b(?:passw\w+|passphrase|your|must|please|enter|error|not|failed|invalid|required|denied)\b")
+_CODE = re.compile(
+    r"(?:\b(?:(?=[A-Za-z0-9-]{0,30}\d)[A-Za-z0-9]{4,6}(?:-[A-Za-z0-9]{4,6}){1,4}|\d{4} \d{4}"
+    r"|(?=[a-zA-Z0-9]{0,11}\d)[a-z0-9A-Z]{8,12}|[0-9a-f]{16}|\d{6,8}))(?![\w-])"
+)
+_NUMBERED = r"(?:\d{1,2}[.):][ \t]{1,4})?"
+_ROW_OF_CODES = (
+    rf"[ \t>*|\[\]\u2022\u25a1-]{{0,10}}{_NUMBERED}{_CODE.pattern}"
+    rf"(?:[ \t,|]{{1,12}}{_NUMBERED}{_CODE.pattern}){{0,5}}[ \t|]{{0,8}}\r?(?:\n|\Z)"
+)
+_CODES = re.compile(rf"[^\n]{{0,160}}\n(?:[^\n]{{0,120}}\n){{0,2}}?((?:{_ROW_OF_CODES}){{2,20}})")
 _CUE = re.compile(
     r"\b(?:log(?:ged)?[ -]?(?:in|on)|login|sign(?:ed)?[ -]?in|creds?|credentials?|account|user(?:name)?|admin|root|access"
     r"|zugang\w*|anmeld\w+|einloggen|benutzer\w*|identifiants?|connexion|acceso|usuario|credenciales|accesso|utente|acesso|usu\u00e1rio)\b"
@@ -24,6 +62,7 @@ _SECRET = r"[\"'`]?([^\s\"'`<>|,;(){}]{8,64})"
 _BEFORE_SLASH = re.compile(rf"(?:^|[\s\"'`(:]){_USER}[\"'`]?\Z")
 _AFTER = re.compile(_SECRET)
 _PAIR_BEHIND = re.compile(
+    rf"logs in with [\"'`]{_SECRET}|"
     rf"[a-z]{{0,6}}(?: ?in)?(?: (?:details|credentials|data|as|with|using|mit|als|user|username|the)){{1,4}}:?[ ][\"'`]?{_USER}"
     rf"[\"'`]?(?:[:/,]| and | with | mit | und |,? (?:pw|pwd|pass) )[ ]?{_SECRET}"
 )
@@ -33,8 +72,12 @@ _NAMED_BEHIND = re.compile(
 )
 # Twelve words and more, with or without their numbers; the words of wallets have three to eight letters.
 _WALLET = re.compile(
-    r"[^\n]{0,80}?[ :=\"'`(\n]((?:\d{1,2}[.):]?[ ]?)?[a-z]{3,8}"
-    r"(?:[\s,]{1,3}(?:\d{1,2}[.):]?[ ]{0,2})?[a-z]{3,8}){11,23})(?![a-z])(?=[\s,.;:!?\"'`)]|\Z)"
+    r"[^\n]{0,80}?[ :=\"'`(\n]((?:\d{1,2}[.):]?[ ]{0,3})?[a-z]{3,8}"
+    r"(?:[\s,]{1,6}(?:\d{1,2}[.):]?[ ]{0,2})?[a-z]{3,8}){11,23})(?![a-z])(?=[\s,.;:!?\"'`)]|\Z)"
+)
+_NUMBERED_WALLET = re.compile(
+    r"[^\n]{0,120}\n(?:[^\n]{0,100}\n){0,2}?"
+    r"([ \t|]{0,8}1[.):]?[ \t]{1,4}[a-z]{3,8}(?:[\s|,]{1,12}\d{1,2}[.):]?[ \t]{1,4}[a-z]{3,8}){11,23})(?![a-z])"
 )
 _WORD = re.compile(r"[a-z]+")
 _WORDS_OF_SENTENCES = (
@@ -59,7 +102,7 @@ def pair_at(page: Page, at: int) -> Span | None:
         match = _AFTER.match(text, at + 3)
     else:
         match = _PAIR_BEHIND.match(text, at)
-    return None if match is None else _judged(match)
+    return None if match is None else _judged(match, group=match.lastindex or 1)
 
 
 def named_behind(page: Page, at: int) -> Span | None:
@@ -81,11 +124,45 @@ def named_behind(page: Page, at: int) -> Span | None:
     return None
 
 
-def _judged(match: re.Match[str], *, start: int = 0) -> Span | None:
-    value = match[1].rstrip(".,:;!?)*" if not match[1].endswith(("!", "?")) else ".,:;)*")
+def _judged(match: re.Match[str], *, start: int = 0, group: int = 1) -> Span | None:
+    value = match[group].rstrip(".,:;!?)*" if not match[group].endswith(("!", "?")) else ".,:;)*")
     if not stands_out(value, PASSWORD) or is_placeholder(value) or "://" in value or value.count("/") > 1 or "=" in value[:-2]:
         return None
-    return Span(start + match.start(1), start + match.start(1) + len(value), "password")
+    return Span(start + match.start(group), start + match.start(group) + len(value), "password")
+
+
+def spoken(page: Page, at: int) -> tuple[list[Span], int]:
+    """Passwords around the word for one at `at`, if that is a sentence: what no word and no version looks like, and words in quotes.
+
+    The number is where the letters end that were looked at.
+
+    >>> spoken(Page.of("my typo: jasper77 must be velvet1978, that is the password of ada"), 54)
+    ([Span(start=26, end=36, kind='password')], 65)
+    """
+    text = page.text
+    begin = max(text.rfind("\n", max(0, at - MAX_SENTENCE), at) + 1, at - MAX_SENTENCE)
+    end = text.find("\n", at, at + MAX_SENTENCE)
+    end = min(len(text), at + MAX_SENTENCE) if end < 0 else end
+    if (role := _ROLE.match(text, begin)) is not None and text.startswith(role[0], end + 1):  # the same speaker goes on
+        stop = text.find("\n", end + 1, end + MAX_SENTENCE)
+        end = min(len(text), end + MAX_SENTENCE) if stop < 0 else stop
+    if text.count(" ", begin, end) < MIN_BLANKS or _NO_SENTENCE.search(text, begin, end):
+        return [], end
+    said = [Span(*m.span(1), "password") for m in _THOUGHT_UP.finditer(text, begin, end) if not _VERSION.match(m[1])]
+    said += [Span(*m.span(1), "password") for m in _QUOTED_PHRASE.finditer(text, begin, end) if not _ABOUT.search(m[1])]
+    return said, end
+
+
+def codes_below(page: Page, at: int) -> Span | None:
+    """Codes for a second factor that stand in rows of their own below what announces them.
+
+    >>> codes_below(Page.of("two-factor codes\\n6074a-3ccb3 83d6a-ae720\\n7801c-7acfb 1e55a-bb46e"), 0)
+    Span(start=17, end=64, kind='recovery_codes')
+    """
+    match = _CODES.match(page.text, at)
+    if match is None or len(_CODE.findall(match[1])) < MIN_CODES:
+        return None
+    return Span(match.start(1), match.start(1) + len(match[1].rstrip()), "recovery_codes")
 
 
 def wallet_words(page: Page, at: int) -> Span | None:
@@ -94,7 +171,7 @@ def wallet_words(page: Page, at: int) -> Span | None:
     >>> wallet_words(Page.of("phrase: zebra canvas hamster jewel garlic beach eager feather copper orbit kangaroo lemon"), 0)
     Span(start=8, end=89, kind='wallet_words')
     """
-    match = _WALLET.match(page.text, at)
+    match = _WALLET.match(page.text, at) or _NUMBERED_WALLET.match(page.text, at)
     if match is None:
         return None
     words = list(takewhile(lambda word: word[0] not in _NO_WALLET, _WORD.finditer(page.text, *match.span(1))))

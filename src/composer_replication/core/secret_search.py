@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from composer_replication.core.secret_blocks import BLOCK_WORDS, key_blocks
-from composer_replication.core.secret_names import assigned_at
+from composer_replication.core.secret_names import assigned_at, goes_on
 from composer_replication.core.secret_needles import Needles
 from composer_replication.core.secret_page import Page, Span
 from composer_replication.core.secret_places import PLACE_RULES
-from composer_replication.core.secret_prose import PAIR_SIGNS, WALLET_WORDS, named_behind, pair_at, wallet_words
+from composer_replication.core.secret_prose import (
+    CODE_WORDS,
+    PAIR_SIGNS,
+    WALLET_WORDS,
+    codes_below,
+    named_behind,
+    pair_at,
+    spoken,
+    wallet_words,
+)
 from composer_replication.core.secret_rules import known_secrets, tried
 from composer_replication.core.secret_shown import LINE_ALONE_BELOW, PRINTERS, printed_below, printed_by
-from composer_replication.core.secret_tables import HEADS_COLUMN, inserted_secrets, table_at
+from composer_replication.core.secret_tables import HEADS_COLUMN, copied_secrets, inserted_secrets, table_at
 from composer_replication.core.secret_tokens import Rule
-from composer_replication.core.secret_values import OPAQUE
+from composer_replication.core.secret_values import OPAQUE, PASSWORD
 from composer_replication.core.secret_words import WORDS, Word
 
 Look = Callable[[Page, int], list[Span]]
@@ -29,14 +38,21 @@ def _of_insert(page: Page, at: int) -> list[Span]:
     return inserted_secrets(page.text, at)
 
 
+def _of_copy(page: Page, at: int) -> list[Span]:
+    return copied_secrets(page.text, at)
+
+
 _PARTS_OF_SENTENCE = (" ", "-")
-_PAIR, _WALLET = _one(pair_at), _one(wallet_words)
+_LINE_ENDS = ("\n", "\r")
+_PAIR, _WALLET, _CODES = _one(pair_at), _one(wallet_words), _one(codes_below)
 _LOOKED_FOR: Needles[Word | Rule | Look | None] = Needles(
     [
         ("insert into", _of_insert),
         *((words, None) for words in BLOCK_WORDS),
         *((sign, _PAIR) for sign in PAIR_SIGNS),
         *((word, _WALLET) for word in WALLET_WORDS),
+        *((words, _CODES) for words in CODE_WORDS),
+        ("copy ", _of_copy),
         *((words, printed_by) for words in PRINTERS),
         *((word.word, word) for word in WORDS),
         *((needle, rule) for rule in PLACE_RULES for needle in rule.needles),
@@ -51,14 +67,14 @@ def secrets_on(page: Page) -> Iterator[Span]:
     >>> list(secrets_on(Page.of("postgres://app:h0rse@db/x")))
     [Span(start=15, end=20, kind='basic_auth')]
     """
-    yield from known_secrets(page)
+    yield from _known(page)
     found = _LOOKED_FOR.search(page.low)
     if any(what is None for _, what in found):
         yield from key_blocks(page)
     assigned: list[Span] = []
     done: dict[Rule, int] = {}
     gates: dict[str, bool] = {"": True}
-    rows_end = 0
+    rows_end = said_end = 0
     for at, what in found:
         if what is None:
             continue
@@ -72,6 +88,9 @@ def secrets_on(page: Page) -> Iterator[Span]:
             elif what.promise != OPAQUE and at >= rows_end:
                 spans, rows_end = _around(page, at, what, rows_end)
                 assigned += spans
+            if what.promise == PASSWORD and what.word != "pass" and at >= said_end:  # "pass the flag on to fortran90"
+                spans, said_end = spoken(page, at)
+                assigned += spans
             continue
         if not isinstance(what, Rule):
             assigned += what(page, at)
@@ -81,6 +100,17 @@ def secrets_on(page: Page) -> Iterator[Span]:
         if gates[what.gate]:
             yield from tried(what, page.text, at, done)
     yield from assigned
+
+
+def _known(page: Page) -> Iterator[Span]:
+    """Known tokens, each with the lines below it that hold nothing but its rest: a narrow screen broke it."""
+    last = 0
+    for span in known_secrets(page):
+        rest = None
+        if span.start >= last and page.text[span.end : span.end + 1] in _LINE_ENDS:
+            rest = goes_on(page.text, span.start, span.end)
+        yield span if rest is None else span._replace(end=rest[1])
+        last = span.end if rest is None else rest[1]
 
 
 def _around(page: Page, at: int, word: Word, rows_end: int) -> tuple[list[Span], int]:

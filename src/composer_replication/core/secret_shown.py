@@ -18,19 +18,22 @@ from composer_replication.core.secret_values import PASSWORD, TOKEN, is_placehol
 
 PRINTERS = (
     *("output -raw", "openssl rand", "pwgen", "apg -", "/dev/urandom", "randombytes(", "base64 -d", "base64 --decode"),
+    *("jsonpath=", "whoami -t"),
     *("op read ", "op item get", "bw get ", "chamber read", "kv get ", "vault read ", "get-parameter", "versions access"),
 )
 """In small letters: a command with one of them prints a secret, without a secret's name in it."""
 MAX_COMMAND, MAX_LINES = 300, 8
 _ALONE = re.compile(r"[ \t]{0,8}[\u2502\u23bf\u2514>]?[ \t]{0,8}[\"'`]?([^\s\"'`]{8,400}+)[\"'`]?[ \t]{0,8}(?=\r?\n|\Z)")
-LINE_ALONE_BELOW = re.compile(rf"[^\n]{{0,{MAX_COMMAND}}}\n{_ALONE.pattern}")
+LINE_ALONE_BELOW = re.compile(rf"[^\n]{{0,{MAX_COMMAND}}}+\n(?:[ \t]{{0,8}}\r?\n)?{_ALONE.pattern}")
+_ANNOUNCED = re.compile(r"passw(?:ord|d|ort)\b[^\n]{0,160}:[ \t]{0,8}\r?\n(?:[ \t]{0,8}\r?\n)?", re.IGNORECASE)
+"""A program's first words: it made a password, here it is."""
 """The rest of a line, and below it a line that holds one value and nothing else."""
 _PROMPT = re.compile(
     r"[ \t]{0,8}(?:\u25cf |\u23fa )?(?:[$%\u276f\u279c]|>>>|>|PS [^>\n]{0,80}>|In \[\d{1,4}\]:|irb\S{0,30}>|Bash\("
-    r"|[\w.-]{1,40}@[\w.-]{1,60}[^$#%\n]{0,60}[$#%])"
+    r"|[\w.-]{1,40}[$#] |[\w.-]{1,40}@[\w.-]{1,60}[^$#%\n]{0,60}[$#%])"
 )
 _PRINTS_HASHES = re.compile(
-    r"\bgit\b|sha\d|md5|docker|rev-parse|hash|digest|uuid|checksum|\bwc\b|etag|\bgrep\b|\bls\b|\bfind\b", re.IGNORECASE
+    r"\bgit\b|sha\d|md5|docker|rev-parse|hash|digest|uuid|checksum|\bwc\b|etag|\bgrep\b|\bls\b|\bfind\b(?!-)|doctest", re.IGNORECASE
 )
 _HEX = re.compile(r"[0-9a-fA-F]{32,}\Z")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
@@ -61,9 +64,10 @@ def printed_below(page: Page, at: int) -> Span | None:
     text = page.text
     end = text.find("\n", at)
     line = text.rfind("\n", max(0, at - MAX_COMMAND), at) + 1
-    if not _PROMPT.match(text, line, at) or _line_is_about_hashes(text, at, end):
+    announced = _ANNOUNCED.match(text, at)
+    if (announced is None and not _PROMPT.match(text, line, at)) or _line_is_about_hashes(text, at, end):
         return None
-    return next(_lines_below(text, end + 1, 1), None)
+    return next(_lines_below(text, (announced.end() if announced else end + 1), 1), None)
 
 
 def _line_is_about_hashes(text: str, at: int, end: int) -> bool:
@@ -84,7 +88,7 @@ def _lines_below(text: str, start: int, count: int) -> Iterator[Span]:
 
 
 def _is_value(value: str) -> bool:
-    if _NO_VALUE.match(value) or is_placeholder(value) or "[REDACTED:" in value:
+    if _NO_VALUE.match(value) or value.startswith("iVBORw0KGgo") or is_placeholder(value) or "[REDACTED:" in value:
         return False
     if _HEX.match(value) or _UUID.match(value):
         return True

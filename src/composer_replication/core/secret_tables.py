@@ -37,6 +37,22 @@ def inserted_secrets(text: str, at: int) -> list[Span]:
     return spans
 
 
+_COPY = re.compile(r"copy\s{1,4}\S{1,80}\s{0,4}\(([^()]{1,600}+)\)\s{1,4}from\s{1,4}stdin[^\n]{0,40}\n", re.IGNORECASE)
+
+
+def copied_secrets(text: str, at: int) -> list[Span]:
+    """Secrets in the rows below COPY ... FROM stdin, as pg_dump writes them.
+
+    >>> copied_secrets("COPY t (id, token) FROM stdin;\\n1\\t9fK2mQ8xL4vB7nR1tY6w", 0)
+    [Span(start=33, end=53, kind='assigned_secret')]
+    """
+    head = _COPY.match(text, at)
+    if head is None:
+        return []
+    names = [column.strip('`" \n\t') for column in head[1].split(",")]
+    return _rows(text, head.end(), "\t", names)[0] if len(names) > 1 else []
+
+
 MAX_HEADER = 400
 _SEPARATORS = "\t|\u2502,;"
 _NAME = r"[ ]{0,40}+[\"'*`]{0,3}+[\w.()/-]{0,40}+(?:[ ][\w.()/-]{1,20}+){0,2}+[\"'*`]{0,3}+[ ]{0,40}+"

@@ -339,7 +339,7 @@ MIN_LONG_RUN = 44
 LONG_RULES = re.compile(
     rf"{BEGIN}(?:(?P<airtable_token>pat{W}{{14}}\.{H}{{64}})|(?P<discord_token>[MNO]{U}{{22,27}}\.{U}{{6}}\.{U}{{27,40}})"
     rf"|(?P<ngrok_token>[12]{W}{{26}}_{W}{{20,22}})|(?P<mailgun_key>{H}{{32}}-{H}{{8}}-{H}{{8}})|(?P<maxmind_key>{W}{{6}}_{W}{{29}}_mmk)|(?P<zoho_token>1000\.{H}{{32}}\.{H}{{32}})"
-    rf"|(?P<wallet_key>[5KLc9][1-9A-HJ-NP-Za-km-z]{{50,51}}|S[A-Z2-7]{{55}}|S[UAOCNX][A-Z2-7]{{56}}))(?![A-Za-z0-9_-])"
+    rf"|(?P<salesforce_session>(?<=[A-Za-z0-9]!)AQ[A-Za-z0-9_.]{{42,200}})|(?P<wallet_key>[5KLc9][1-9A-HJ-NP-Za-km-z]{{50,51}}|S[A-Z2-7]{{55}}|S[UAOCNX][A-Z2-7]{{56}}))(?![A-Za-z0-9_-])"
 )
 # Letters within: Azure marks its keys near their end, so that scanners know them.
 INNER_MARKS = ("+ASt", "+AEh", "+ASb", "+ARm", "+ABa", "+AMC", "+AIoT", "+ACR", "AzFu", "AzSe", "AzCa", "ACDb", "AZDO", "JQQJ99")

@@ -18,7 +18,8 @@ MIN_PASSWORD, MIN_RANDOM, MIN_MIXED, MIN_OPAQUE = 4, 12, 16, 20
 MIN_PASSWORD_BITS, MIN_BITS = 2.0, 3.0
 MASK = re.compile(r"\[REDACTED:[a-z_]+:[0-9a-f]{8}\]")
 _PLACEHOLDER = re.compile(
-    r"(?i)example|placeholder|redacted|change[_-]?(?:me|it|this)|replace[_-]?(?:me|this|with)|xxxx|\*\*\*|\.\.\.|•••|<[a-z]|your[_-]|insert[_-]"
+    r"(?i)example|placeholder|redacted|change[_-]?(?:me|it|this)|replace[_-]?(?:me|this|with)|xxxx|\*\*\*|\.\.\.|•••"
+    r"|^<[a-z]|<[a-z][a-z_ -]{2,40}>|your[_-]|insert[_-]"
     r"|(?:^|[^a-z0-9])(?:your|dummy|fake|mock|sample|todo|tbd|test|testing|foo|bar|foobar|baz|undefined|null|nil|none|true|false|here|hidden|masked|removed|goes|some)(?:[^a-z0-9]|$)"
 )
 _WORDS_OF_DOCUMENTS = (
@@ -39,7 +40,10 @@ _COMMON = frozenset(_KNOWN_TO_ALL.split())
 """Passwords that everybody knows: no digit or odd letter gives them away."""
 _ATTRIBUTE = re.compile(r"[A-Za-z_]\w{0,60}(?:(?:\.|->|::|\?\.)[A-Za-z_]\w{0,60})+\Z")
 _PLAIN_WORDS = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*[_-]?\d{0,2}\Z")
-_CODE = re.compile(r"\$[\w({]|\{\{|\}\}|<%|#\{|[A-Za-z_]\w{0,60}\(|\)\Z|^[<{(\[]|\{[A-Za-z_.]{0,40}\}|=>|==.|^\$|&&|\|\|")
+# The $ of Winter$Harbour8 begins no variable.
+_CODE = re.compile(
+    r"\$(?!(?<=[a-z0-9]\$)(?:[A-Z][a-z]|\d))[\w({]|\{\{|\}\}|<%|#\{|[A-Za-z_]\w{0,60}\(|\)\Z|^[<{(\[]|\{[A-Za-z_.]{0,40}\}|=>|==.|^\$|&&|\|\|"
+)
 _QUOTED_CODE = re.compile(
     r"\$\{|\$\(|\{\{|\}\}|<%|#\{|^\$[A-Za-z_]+\Z|\w\(\w{0,40}\)|^<[^>]{0,80}>\Z|^[{(\[]|\{[A-Za-z_.]{0,40}\}|%\(|^%[sdv]\Z|=>|\(\?|%s\|"
 )
@@ -52,6 +56,9 @@ _NUMBER = re.compile(r"0[xX][0-9a-fA-F_]{1,18}[uUlL]{0,3}\Z")
 _FIELD = re.compile(
     r"[A-Za-z_][\w.]{0,60}\[[^\]\s]{0,40}\]?\Z|(?:self|this|cls|os|process|config|settings|env|args|options|opts|params|req|request|ctx)\.[a-z_]"
 )
+_REGEX = re.compile(r"\\[sdwb.]|\|\[")
+_UMLAUT = re.compile(r"=[CD][0-9A-F]=[89AB][0-9A-F]")
+"""A letter of quoted-printable: it is judged decoded."""
 _KNOWN_CONSTANTS = frozenset(("8a477f597d28d172789f06886806bc55",))
 """The signature of every CACHEDIR.TAG."""
 _ALPHABET = re.compile(r"(?i)abcdefghijkl|0123456789ab")
@@ -93,6 +100,8 @@ def looks_secret(promise: str, value: str, *, quoted: bool = False, literal: boo
         return False
     if _NUMBER.match(value) or _ALPHABET.search(value) or (not literal and not quoted and _FIELD.match(value)) or value in _KNOWN_CONSTANTS:
         return False
+    if _REGEX.search(value) or (not quoted and _UMLAUT.search(value)):
+        return False
     random = is_random(value)
     if not random and not literal and (_ATTRIBUTE.match(value) or value[0] in ".~%@#/"):
         return False
@@ -110,7 +119,7 @@ def looks_secret(promise: str, value: str, *, quoted: bool = False, literal: boo
             and (random or bool(_HEX.match(value)))
             and entropy_bits(value) >= MIN_BITS
         )
-    if random and len(value) >= MIN_RANDOM:
+    if (random and len(value) >= MIN_RANDOM) or (digits and (quoted or literal) and _STRONG.match(value)):
         return True
     if len(value) < (8 if literal else MIN_MIXED) or digits < 2 or letters < 2 or _PLAIN_WORDS.match(value):
         return False

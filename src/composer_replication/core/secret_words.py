@@ -44,17 +44,19 @@ _ENGLISH = (
     _word("pwd", "", PASSWORD),
     _word("pswd", "", PASSWORD),
     _word("psk", "", PASSWORD),
+    _word("psksecret", "", PASSWORD),
     _word("pw", "", PASSWORD),
     _word("credential", "s?", apart=False),
     _word("cred", "s?"),
     _word("key", "(?:[_-]?id)?", apart=False),
     _word("key-data", apart=False),
     _word("auth"),
-    _word("_pat", apart=False),
+    _word("_pat", apart=False)._replace(next=NEXT_LETTERS - {"h"}),  # a name that ends in _path
     _word("jwt"),
     _word("salt", "", PASSWORD),
     _word("mnemonic", "", PASSWORD, apart=False),
     _word("seed_phrase", "", PASSWORD, apart=False),
+    _word("pass phrase", "", PASSWORD, apart=False),
     _word("seedphrase", "", PASSWORD, apart=False),
     _word("sonar.login", apart=False),
     _word("securestring", r"(?:\s+-string)?", PASSWORD, apart=False),
@@ -79,7 +81,20 @@ _OPAQUE = (
 )
 # "password" in other languages; a word with a letter that is in no Latin-1 text costs such a text nothing.
 _PASSWORDS_ELSEWHERE = (
-    *("passwort", "kennwort", "wachtwoord", "mot de passe", "mdp", "contrase\u00f1a", "contrasena", "clave", "senha", "parola"),
+    *(
+        "passwort",
+        "kennwort",
+        "wachtwoord",
+        "mot de passe",
+        "mdp",
+        "contrase\u00f1a",
+        "contrasena",
+        "clave",
+        "code secret",
+        "codice segreto",
+        "senha",
+        "parola",
+    ),
     *("l\u00f6senord", "adgangskode", "passord", "heslo", "has\u0142o", "jelsz\u00f3", "\u015fifre", "kata sandi"),
     *(
         "m\u1eadt kh\u1ea9u",
@@ -97,6 +112,7 @@ _PASSWORDS_ELSEWHERE = (
 _KEYS_ELSEWHERE = (
     "schl\u00fcssel",
     "cl\u00e9 api",
+    "cl\u00e9 d'api",
     "chave",
     "\u043a\u043b\u044e\u0447",
     "\u0442\u043e\u043a\u0435\u043d",
@@ -132,6 +148,7 @@ _KEY_BEFORE = tuple(word + sep for word in _KINDS_OF_KEY.split() for sep in ("",
 _MAX_KEY_BEFORE = max(map(len, _KEY_BEFORE))
 # What stands before "pass" and "pwd" without a mark between: dbpass, userpwd.
 _BEFORE_PASS = "db user root admin my smtp ftp ssh pg http proxy mail store key sql redis mongo vault bind api app web ldap mysql rabbit"
+_SHARED = ("shared-", "shared_", "shared ")
 _PASS_BEFORE = tuple(_BEFORE_PASS.split())
 _BEGINS_NAME = r"(?:^|[._-])"
 _PARTS_OF_A_PAGE = (
@@ -177,6 +194,8 @@ def promise_of(page: Page, at: int, end: int, *, name: str, word: Word, more: st
     if word.word.startswith("session") and page.low[end : end + 1] not in ("=", "\t"):
         return None
     if word.word == "key":
+        if page.low.endswith(_SHARED, max(0, at - 8), at) and not more:  # thought up, as a password is
+            return PASSWORD
         if page.low.endswith(_KEY_BEFORE, max(0, at - _MAX_KEY_BEFORE), at):
             return OPAQUE if more else TOKEN
         if before in ("?", "&"):  # the name in a URL
