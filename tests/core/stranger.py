@@ -48,7 +48,7 @@ class Score:
 
 
 def rows(name: str) -> list[dict[str, Any]]:
-    """The texts of a list, "dev", "sealed" or "second": text, secrets (all pieces that must go), wrapped, kind and shape."""
+    """The texts of a list, "dev", "sealed", "second" or "third": text, secrets (all pieces that must go), wrapped, kind and shape."""
     packed = (FOLDER / f"{name}.jsonl.z64").read_bytes()
     return [json.loads(line) for line in zlib.decompress(base64.b64decode(packed)).splitlines()]
 

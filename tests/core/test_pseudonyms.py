@@ -25,7 +25,7 @@ def test_a_store_has_one_key_and_another_store_another(tmp_path: Path) -> None:
 
 def test_only_the_owner_can_read_it_and_nothing_else_is_left(tmp_path: Path) -> None:
     store_key(tmp_path)
-    assert [p.name for p in tmp_path.iterdir()] == [KEY_FILE]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".gitignore", KEY_FILE]  # git is told to leave it out
     assert (tmp_path / KEY_FILE).stat().st_mode & 0o077 == 0
 
 

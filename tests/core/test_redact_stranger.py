@@ -6,8 +6,8 @@ import pytest
 
 from tests.core.stranger import Share, rows, score
 
-FLOORS = {"dev": (0.99, 0.98), "sealed": (0.99, 0.98), "second": (0.99, 0.98)}
-SIZES = {"dev": (175, 75), "sealed": (175, 75), "second": (190, 70)}
+FLOORS = {"dev": (0.99, 0.98), "sealed": (0.99, 0.98), "second": (0.99, 0.98), "third": (0.91, 0.84)}
+SIZES = {"dev": (175, 75), "sealed": (175, 75), "second": (190, 70), "third": (160, 60)}
 """List -> least share of the plain and of the wrapped texts that are cleaned.
 
 `sealed` was .920 and .947 when it was opened, `second` .795 and .800; the rules were tuned on their misses since then, so all of them are
